@@ -7,6 +7,7 @@ have. `no_local` is an option of every type, because in the mode `weblogic` ever
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import TypedDict
 
 from kafkadur.events import Event
@@ -28,6 +29,7 @@ class CommonOptions(TypedDict, total=False):
     header_types: Mapping[str, HeaderType] | None
     redelivery: Redelivery | None
     ack_level: AckLevel | None
+    history: timedelta | float | None
     on_change: OnChange | None
     allow_conversion: bool
     topic_member: str | None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kafkadur.admin.dead_letters import DeadLetter  # not every command needs what it imports
     from kafkadur.admin.peek import Peeked
     from kafkadur.admin.sizes import Sizes
+    from kafkadur.history.reading import Delivered
 
 # --- values ---------------------------------------------------------------------------------------------
 
@@ -53,6 +54,52 @@ def plain_value(value: Property) -> Any:  # noqa: ANN401 - any value of JSON
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode()}
+
+
+# --- deliveries -----------------------------------------------------------------------------------------
+
+
+class Delivery(TypedDict):
+    """What became of adjacent messages that one member had at the same time."""
+
+    partition: int
+    #: offsets [start, end)
+    start: int
+    end: int
+    #: null: it is not known, as of a Spark driver
+    attempt: int | None
+    #: id and name of the member
+    member: str
+    name: str
+    #: when the member got them; null: they were settled before a member got them, or it is not known
+    handed: str | None
+    outcome: str
+    #: when that was so
+    at: str | None
+    #: for how long the member had them; null: it has them still, or never had them
+    held_ms: int | None
+    #: ms after which a message that was rolled back comes again; -1: as the redelivery policy says
+    delay_ms: int | None
+    #: why there is a dead letter
+    cause: str | None
+
+
+def delivered(found: Delivered) -> Delivery:
+    """Return a delivery of a history."""
+    return {
+        "partition": found.partition,
+        "start": found.start,
+        "end": found.end,
+        "attempt": found.attempt,
+        "member": found.member,
+        "name": found.name,
+        "handed": iso(found.handed),
+        "outcome": found.outcome.value,
+        "at": iso(found.at),
+        "held_ms": found.held,
+        "delay_ms": found.delay,
+        "cause": found.cause,
+    }
 
 
 # --- subscriptions --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ each entry what fails without it. The coordinators' `redis/access.py` lists what
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kafkadur.history.entries import history_prefix
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.journal.topic import journal_topic, transactions_topic
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
@@ -56,6 +57,7 @@ class Rule:
 
 
 _OPERATIONS: Final[Mapping[str, AclOperation]] = {
+    "AlterConfigs": AclOperation.ALTER_CONFIGS,
     "Create": AclOperation.CREATE,
     "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
     "Read": AclOperation.READ,
@@ -78,6 +80,7 @@ def kafka_rules(
     groups: Sequence[str] = (),
     create: bool = True,
     transacted: bool = False,
+    history: bool = False,
 ) -> list[Rule]:
     """Return the rules of a principal with these roles.
 
@@ -85,8 +88,8 @@ def kafka_rules(
     each topic's name with `.dead`). `groups` are other consumer groups that an administrator copies offsets
     to or from (`sub export`, `sub seek NAME group:...`). `create`: it may create the journal and the topics
     of dead letters. `transacted`: there are transacted sessions in the namespace; then every consumer of the
-    namespace looks up what a session that is gone has committed. Raises `InvalidName` and
-    `InvalidDestination`.
+    namespace looks up what a session that is gone has committed. `history`: subscriptions of the namespace
+    have delivery histories. Raises `InvalidName` and `InvalidDestination`.
     """
     chosen = set(roles)
     topics = [validate_topic(topic) for topic in topics]
@@ -102,6 +105,8 @@ def kafka_rules(
         rules += _receiving(validate_namespace(namespace), topics, letters, create=create)
         if transacted:
             rules += _committing(namespace, create=create)
+        if history:
+            rules += _recording(namespace, chosen, create=create)
     if Role.ADMINISTRATOR in chosen:
         rules += _administering(topics, letters, groups)
     return list({(rule.resource, rule.name, rule.operation): rule for rule in rules}.values())
@@ -149,6 +154,19 @@ def _committing(namespace: str, *, create: bool) -> Iterator[Rule]:
         Write="write what is settled, in its transaction",
         DescribeConfigs="see that what is committed is kept",
         Create="create the topic of transactions (first transacted session)" if create else None,
+    )
+
+
+def _recording(namespace: str, roles: Collection[Role], *, create: bool) -> Iterator[Rule]:
+    yield from _rules(
+        "topic",
+        history_prefix(namespace),
+        prefixed=True,
+        Write="write delivery histories" if Role.CONSUMER in roles else None,
+        DescribeConfigs="see for how long a history is kept" if Role.CONSUMER in roles else None,
+        AlterConfigs="keep a history for as long as is asked for" if Role.CONSUMER in roles else None,
+        Create="create the topic of a history" if create and Role.CONSUMER in roles else None,
+        Read="read delivery histories" if Role.ADMINISTRATOR in roles else None,
     )
 
 

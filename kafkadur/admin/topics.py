@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkaUnavailable
@@ -66,6 +74,23 @@ class TopicAdmin(Topics):
             if not (exists and tries > 1):  # else an earlier try, whose answer did not come, made it
                 self._refuse(name, error.args[0])
         self._wait(name, partitions)
+
+    def configure(self, name: str, config: Mapping[str, str]) -> None:
+        """Set settings of a topic; the others stay. Raises `IllegalState` if Kafka does not accept one."""
+        entries = [
+            ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+            for setting, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+
+        def question(admin: AdminClient, seconds: float) -> None:
+            futures = admin.incremental_alter_configs([resource], request_timeout=seconds)
+            cast("Any", futures)[resource].result(seconds)
+
+        try:
+            self._ask(question)
+        except KafkaException as error:
+            self._refuse(name, error.args[0])
 
     def _refuse(self, name: str, error: KafkaError) -> None:
         if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:

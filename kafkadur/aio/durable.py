@@ -50,10 +50,10 @@ class DurableSubscriptions(ABC):
         """Change the definition of a durable subscription, and return the new one.
 
         What is settled stays settled, and what waits is kept. `changes` are parts of the definition: type,
-        selector, no_local, header_types, strict_order, key_lanes, scope, ack_level, max_consumers,
-        redelivery; or single parts of the redelivery policy: max_attempts, backoff, max_backoff, max_hold
-        (timedelta or seconds), dead_letter_topic, rescue. Parts that are left out do not change. If the
-        number of key lanes changes, messages that a faster lane settled may be delivered again.
+        selector, no_local, header_types, strict_order, key_lanes, scope, ack_level, max_consumers, history,
+        redelivery; or single parts of the redelivery policy: max_attempts, backoff, max_backoff, max_hold,
+        dead_letter_topic, rescue. Times are timedeltas or seconds. Parts that are left out do not change. If
+        the number of key lanes changes, messages that a faster lane settled may be delivered again.
 
         Raises `InvalidDestination` if the subscription does not exist, `SubscriptionActive` while a consumer
         is attached, `InvalidSelector`, and `IllegalState` for a change that is not possible.

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Literal, overload
 
 from typing_extensions import TypeVar, Unpack
@@ -53,7 +54,6 @@ from kafkadur_sharing.definition import (
 )
 from kafkadur_sharing.errors import IllegalState, NotConnected
 from kafkadur_sharing.keys import SubscriptionKey
-from kafkadur_sharing.numbers import check_function
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 
@@ -196,6 +196,7 @@ class Subscribing(DurableSubscriptions):
         scope: Scope | None = None,
         ack_level: AckLevel | None = None,
         max_consumers: int | None = None,
+        history: timedelta | float | None = None,
         on_change: OnChange | None = None,
         allow_conversion: bool = False,
         topic_member: str | None = None,
@@ -266,6 +267,8 @@ class Subscribing(DurableSubscriptions):
         - `ack_level`: what `ack` waits for: "redis" (default), "replicated" or "journal"; see `Delivery.ack`.
         - `max_consumers`: the most consumers of a shared subscription; one more is refused with
           `ResourceLimit` (rule L1).
+        - `history`: for how long Kafka keeps a record of each delivery: which member had a message, when, for
+          how long, and its verdict (`kafkadur sub history`). A timedelta or seconds, from one minute on.
 
         Delivery: what this consumer makes of messages and events; not part of the subscription.
 
@@ -286,8 +289,8 @@ class Subscribing(DurableSubscriptions):
         """
         self._use()
         given = parts_given(
-            start=start, header_types=header_types, redelivery=redelivery, strict_order=strict_order,
-            key_lanes=key_lanes, scope=scope, ack_level=ack_level, max_consumers=max_consumers,
+            start=start, header_types=header_types, redelivery=redelivery, scope=scope, ack_level=ack_level,
+            strict_order=strict_order, key_lanes=key_lanes, max_consumers=max_consumers, history=history,
         )  # fmt: skip
         definition = definition_asked(
             type_named(type), topic, selector, no_local=no_local, priority=priority, preempt=preempt,
@@ -298,7 +301,6 @@ class Subscribing(DurableSubscriptions):
             key=key, definition=definition, mode=self.settings.mode, allow_conversion=allow_conversion,
             on_change=validate_on_change(on_change), given=frozenset(given),
         )  # fmt: skip
-        check_function("on_event", on_event)
         transaction = self._transaction_for(session, request)
         signal, bell = Signal(), Signal()
         wanted = Wanted(

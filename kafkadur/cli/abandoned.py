@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Annotated
 
@@ -10,22 +9,10 @@ import typer
 
 from kafkadur.admin.changes import Admin, SubscriptionInfo
 from kafkadur.admin.documents import iso
+from kafkadur.cli.ages import age
 from kafkadur.cli.call import FAILED, Call, command
 from kafkadur.cli.output import Column, ago, count, duration
 from kafkadur_sharing.errors import KafkadurError
-
-_AGE = re.compile(r"(\d+)([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-def _age(text: str) -> timedelta:
-    found = _AGE.fullmatch(text)
-    try:
-        if found is not None:
-            return timedelta(**{_UNITS[found[2]]: int(found[1])})
-    except OverflowError:
-        pass
-    raise typer.BadParameter(f"{text!r} is no age: a number with s, m, h, d or w behind it, such as 7d")
 
 
 @command
@@ -47,16 +34,16 @@ def abandoned(
 
     After Redis has lost its memory, the time is counted anew.
     """
-    age = _age(older_than)
+    oldest = age(older_than)
     with call.admin() as admin:
-        found = admin.abandoned(age)
+        found = admin.abandoned(oldest)
         _show(call, found, older_than, deleting=delete and yes)
         if not delete or not found:
             return
         if not yes:
             call.out.say(f"Would delete {len(found)} of them. To do it, add --yes.")
             return
-        failed = [info for info in found if not _deleted(call, admin, info, age)]
+        failed = [info for info in found if not _deleted(call, admin, info, oldest)]
     call.out.say(f"Deleted {len(found) - len(failed)}.")
     if failed:
         raise typer.Exit(FAILED)

@@ -79,6 +79,9 @@ def kafka(
     transacted: Annotated[
         bool, typer.Option("--transacted", help="Some consumers of the namespace are in transacted sessions.")
     ] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Subscriptions of the namespace have delivery histories.")
+    ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Add the rules instead.")] = False,
 ) -> None:  # fmt: skip
     """Print the commands that give a Kafka principal the rights it needs, or add the rights with --apply."""
@@ -91,6 +94,7 @@ def kafka(
         groups=groups or (),
         create=create,
         transacted=transacted,
+        history=history,
     )
     bootstrap = call.setting("kafka") or "localhost:9092"
     commands = kafka_commands(rules, principal=principal, bootstrap=bootstrap)

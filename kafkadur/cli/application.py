@@ -52,6 +52,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "watching.watch": "Show how subscriptions change, in a table that is live on a terminal.",
         "watching.peek": "Show the messages that wait or are in flight; consumes nothing.",
         "subscriptions.explain": "Show the state of one message, and what it waits for.",
+        "history.history": "Show which member had which messages, and what became of them.",
         "subscriptions.parked": "List the keys that are stuck behind a message.",
         "defining.create": "Create a durable subscription without attaching to it.",
         "defining.alter": "Change parts of the definition; what waits is kept.",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast, get_args
 
 import typer
 
+from kafkadur.cli.ages import age
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.naming import NameArgument, complete_topic
 from kafkadur.cli.options import with_parameters
@@ -25,7 +26,9 @@ _HEADER_TYPES = ", ".join(get_args(HeaderType))
 _TYPES = ", ".join(SubscriptionType)
 _LEVELS = ", ".join(get_args(AckLevel))
 #: Parts whose value is None where the option is 0 or empty.
-_OR_NONE = {"selector", "key_lanes", "max_consumers", "max_attempts", "max_hold", "dead_letter_topic"}
+_OR_NONE = {
+    "selector", "key_lanes", "max_consumers", "history", "max_attempts", "max_hold", "dead_letter_topic",
+}  # fmt: skip
 
 
 def _part(name: str, help: str, panel: str = _DEFINITION, **more: Any) -> Any:  # noqa: A002, ANN401 - as typer.Option
@@ -88,6 +91,14 @@ class Parts:
     max_consumers: Annotated[
         int | None, _part("--max-consumers", "The most consumers at a time; 0: any number.", metavar="N")
     ] = None
+    history: Annotated[
+        str | None,
+        _part(
+            "--history",
+            "How long the history of its deliveries is kept (`sub history`): 12h, 7d; 0: it has none.",
+            metavar="AGE",
+        ),
+    ] = None
     max_attempts: Annotated[
         int | None,
         _part(
@@ -127,6 +138,8 @@ class Parts:
     def changes(self) -> Changes:
         """Return the parts that were given; 0 and an empty text say that there is none."""
         parts = {name: value for name, value in vars(self).items() if value is not None}
+        if self.history is not None:
+            parts["history"] = None if self.history == "0" else age(self.history)
         for name in _OR_NONE & parts.keys():
             parts[name] = parts[name] or None
         if self.header_types is not None:

@@ -56,7 +56,7 @@ _CALLER = "the caller"
 #: A parameter with its value, and the names of some without.
 _PARAMETER = re.compile(
     r"(?<![-\w])(type|selector|start|client_id|client_id_policy|key_lanes|scope|ack_level|max_consumers|max_attempts"
-    r"|backoff|max_backoff|max_hold)=('[^']*'|\"[^\"]*\"|[\w.-]+)"
+    r"|backoff|max_backoff|max_hold|history)=('[^']*'|\"[^\"]*\"|[\w.-]+)"
 )
 
 _NAME = re.compile(

@@ -152,6 +152,7 @@ def definition_facts(definition: Definition) -> list[tuple[str, str | None]]:
         ("back-off", _back_off(policy)),
         ("longest hold", None if policy.max_hold is None else _time(policy.max_hold)),
         ("dead letters", f"topic {definition.dead_letter_topic}"),
+        ("history", None if definition.history is None else f"kept for {_time(definition.history)}"),
         ("rescue", "expiring messages become dead letters" if policy.rescue else None),
     ]
 

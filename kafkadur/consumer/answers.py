@@ -51,6 +51,8 @@ class Answers(Part):
         # a repeat does not renew the session: the time at which the exchange was sent first counts
         self._gate.last_ok = min(sent_at, self._composer.composed_at)
         self._close_pending()
+        if self._notes is not None:
+            self._notes.answered(set(reply.refused))
         for token in set(reply.refused):
             self._refuse_lease(token)
         self.take_role(reply.role)
@@ -204,7 +206,7 @@ class Answers(Part):
         for chunk in [chunk for chunk in self._in_flight if chunk.lease is lease]:
             self._confirmations.fenced_acks += chunk.acks()
             self._in_flight.lost += chunk.handed_out()
-            chunk.lose()
+            self._lose(chunk)
             self._in_flight.chunks.remove(chunk)
 
     def _take_grants(self, reply: ExchangeReply) -> None:

@@ -53,7 +53,7 @@ _PAST = (ACKED, SENT, DEAD, LOST, RETURNED, RELEASE_SENT)
 #: Verdicts of records that a member leases again after a loss of the shared state.
 _KEPT = (HANDED, ACKED, REJECTED, DEAD, ROLLED_BACK, RELEASED, OVERDUE, PUT_OFF)
 _KEPT_RUNS = re.compile(b"[" + bytes(_KEPT) + b"]+")
-_ACK_RUNS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
+_SETTLED_RUNS = re.compile(b"%c+|%c+" % (ACKED, DEAD))
 _RETURNS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE, PUT_OFF)) + b"]")
 #: How a record with one of these verdicts goes back; the others were rolled back.
 _HOW = {RELEASED: How.RELEASED, PUT_OFF: How.UNREAD}
@@ -97,6 +97,13 @@ class Settling(Protocol):
         ...
 
 
+class Handouts(Protocol):
+    """The notes of a member for its delivery history (`history/notes.py`)."""
+
+    def handed(self, chunk: Chunk, start: int, end: int) -> None:
+        """Records [start, end) of a chunk were handed out."""
+
+
 class HoldTimes(Protocol):
     """How long records are held (`MaxHold`)."""
 
@@ -119,6 +126,11 @@ class Owner(Protocol):
     decoding: Decoding
     tracing: Tracing | None
     gate: Gate
+
+    @property
+    def notes(self) -> Handouts | None:
+        """The notes for the delivery history; None: the subscription has none."""
+        ...
 
     @property
     def max_hold(self) -> HoldTimes | None:
@@ -207,10 +219,12 @@ class Chunk:
     """Records of one lease in offset order, with one verdict byte each."""
 
     __slots__ = (
+        "causes",
         "delays",
         "detach_at",
         "first",
         "handed",
+        "handouts",
         "lease",
         "low",
         "member",
@@ -221,6 +235,7 @@ class Chunk:
         "returns",
         "taken",
         "times",
+        "told",
         "verdicts",
         "weight",
     )
@@ -262,6 +277,12 @@ class Chunk:
         self.overdue: set[int] = set()
         #: records whose acknowledgement was sent before a loss, and never answered
         self.outcome_unknown: set[int] = set()
+        #: why records were given up, by index
+        self.causes: dict[int, str] = {}
+        #: for the delivery history: when records were handed out (first index, end index, ms since 1970), in
+        #: order; and records before which index are in it
+        self.handouts: list[tuple[int, int, int]] = []
+        self.told = 0
 
     # -- offsets
 
@@ -274,6 +295,21 @@ class Chunk:
         if self.offsets is None:
             return min(max(offset - self.first, 0), len(self.messages))
         return bisect_left(self.offsets, offset)
+
+    def add_ranges(self, pairs: list[int], start: int, end: int) -> None:
+        """Add the offsets of records [start, end) to a list start, end, start, end, ..."""
+        if self.offsets is None:
+            first, last = self.first + start, self.first + end
+            if pairs and pairs[-1] == first:
+                pairs[-1] = last
+            else:
+                pairs += (first, last)
+            return
+        for offset in self.offsets[start:end]:
+            if pairs and pairs[-1] == offset:
+                pairs[-1] = offset + 1
+            else:
+                pairs += (offset, offset + 1)
 
     # -- counting verdicts
 
@@ -434,21 +470,23 @@ class Chunk:
 
     # -- verdicts for an exchange
 
-    def send(self) -> tuple[list[tuple[int, int]], list[tuple[int, How, int]], int]:
+    def send(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, How, int]]]:
         """Take the verdicts that the next exchange carries.
 
-        Returns the runs of settled records (first index, end index), the records that are given back (index,
-        how, delay in ms), and the number of acknowledgements among the settled records.
+        Returns the runs of settled records (first index, end index, ACKED or DEAD), and the records that are
+        given back (index, how, delay in ms).
         """
         verdicts, low, handed = self.verdicts, self.low, self.handed
         count = handed - low
         if verdicts.count(ACKED, low, handed) == count:  # all acknowledged: the common case
             verdicts[low:handed] = bytes((SENT,)) * count
             self.low = handed
-            return [(low, handed)], [], count
-        acked = verdicts.count(ACKED, low, handed)
-        settled = [match.span() for match in _ACK_RUNS.finditer(bytes(verdicts), low, handed)]
-        for a, b in settled:
+            return [(low, handed, ACKED)], []
+        settled = [
+            (*match.span(), match.group()[0])
+            for match in _SETTLED_RUNS.finditer(bytes(verdicts), low, handed)
+        ]
+        for a, b, _ in settled:
             verdicts[a:b] = bytes((SENT,)) * (b - a)
         returned: list[tuple[int, How, int]] = []
         for match in _RETURNS.finditer(bytes(verdicts), low, handed):
@@ -459,7 +497,7 @@ class Chunk:
         while low < handed and verdicts[low] in _SAID:
             low += 1
         self.low = low
-        return settled, returned, acked
+        return settled, returned
 
     # -- a loss of the shared state
 
@@ -527,7 +565,7 @@ def one_by_one(make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: in
     """
     member, verdicts, messages = chunk.member, chunk.verdicts, chunk.messages
     group, lane = chunk.lease.group, chunk.lease.lane
-    single, max_hold, gate = member.window == 1, member.max_hold, member.gate
+    single, max_hold, gate, notes = member.window == 1, member.max_hold, member.gate, member.notes
     filling = range(start if single else end - 1, end if member.lanes_apart else 0)
     for index in range(start, end):
         try:
@@ -540,6 +578,8 @@ def one_by_one(make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: in
             with contextlib.suppress(IndexError):
                 verdicts[index] = FRESH
             return
+        if notes is not None:
+            notes.handed(chunk, index, index + 1)
         chunk.handed = index + 1
         if max_hold is not None:
             max_hold.hand_out(chunk, index, index + 1)

@@ -6,7 +6,8 @@ carries.
 
 from __future__ import annotations
 
-from kafkadur.consumer.chunk import Chunk, Lease
+from kafkadur.consumer.chunk import ACKED, Chunk, Lease
+from kafkadur.history.notes import Notes
 from kafkadur_coordinators.interface import How, Returned, Settled
 
 #: Above so many ranges of one lease a bitmap is sent.
@@ -16,8 +17,9 @@ MOST_RANGES = 20
 class CollectedVerdicts:
     """The part of one exchange about leases: offsets that are settled or given back, and leases that end."""
 
-    def __init__(self) -> None:
-        """Nothing was collected."""
+    def __init__(self, notes: Notes | None = None) -> None:
+        """Nothing was collected. `notes`: those for the delivery history; None: there is none."""
+        self._notes = notes
         self._ranges: dict[int, dict[int, list[int]]] = {}
         self._returned: dict[int, list[Returned]] = {}
         self._done: dict[int, list[int]] = {}
@@ -37,14 +39,16 @@ class CollectedVerdicts:
         """Take the verdicts given since the last exchange, and mark them as sent."""
         if chunk.handed == chunk.low:
             return
-        settled, returned, acked = chunk.send()
-        for a, b in settled:
-            add_ranges(self._settles(chunk.lease), chunk, a, b)
+        settled, returned = chunk.send()
+        if self._notes is not None:
+            self._notes.collected(chunk, settled, returned)
+        for a, b, verdict in settled:
+            chunk.add_ranges(self._settles(chunk.lease), a, b)
+            self.acked += b - a if verdict == ACKED else 0
         for index, how, delay in returned:
             offset = chunk.offset(index)
             self._return(chunk.lease, offset, offset + 1, how, delay)
-        self.acked += acked
-        self._count(chunk.lease, sum(b - a for a, b in settled) + len(returned))
+        self._count(chunk.lease, sum(b - a for a, b, _ in settled) + len(returned))
 
     def give_back(self, lease: Lease, start: int, end: int) -> None:
         """Offsets [start, end) of a lease were never dispatched; it stays open without them."""
@@ -94,22 +98,6 @@ class CollectedVerdicts:
     def ends(self, lease: Lease) -> bool:
         """Whether a lease ends with this exchange."""
         return lease.token in self._done.get(lease.partition, ())
-
-
-def add_ranges(pairs: list[int], chunk: Chunk, a: int, b: int) -> None:
-    """Add the offsets of records [a, b) of a chunk to a list start, end, start, end, ..."""
-    if chunk.offsets is None:
-        start, end = chunk.first + a, chunk.first + b
-        if pairs and pairs[-1] == start:
-            pairs[-1] = end
-        else:
-            pairs += (start, end)
-        return
-    for offset in chunk.offsets[a:b]:
-        if pairs and pairs[-1] == offset:
-            pairs[-1] = offset + 1
-        else:
-            pairs += (offset, offset + 1)
 
 
 def _settled(token: int, pairs: list[int]) -> Settled:

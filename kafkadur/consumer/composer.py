@@ -153,7 +153,7 @@ class Composer(Part):
 
     def _collect(self, partitions: Collection[int]) -> CollectedVerdicts:
         """Collect the verdicts given since the last exchange on these partitions and mark them as sent."""
-        collected = CollectedVerdicts()
+        collected = CollectedVerdicts(self._notes)
         for lease in self._leases:
             if lease.partition in partitions:
                 collected.take_gaps(lease)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 
-from kafkadur.consumer.chunk import HANDED, Chunk
+from kafkadur.consumer.chunk import HANDED, Chunk, Handouts
 from kafkadur.consumer.confirmations import Pending
 from kafkadur.consumer.schedule import Schedule
 from kafkadur.consumer.terms import Terms
@@ -121,16 +121,19 @@ class InFlight:
         max_hold: MaxHold | None,
         pending: Pending,
         schedule: Schedule,
+        notes: Handouts | None,
     ) -> None:
         """`budget`: offsets with a verdict that may be unconfirmed; None: any number.
 
-        `max_hold`: times of dispatched records; None: the application may hold messages for ever.
+        `max_hold`: times of dispatched records; None: the application may hold messages for ever. `notes`:
+        those for the delivery history; None: there is none.
         """
         self._terms = terms
         self._budget = budget
         self._pending = pending
         self._schedule = schedule
         self.max_hold = max_hold
+        self._notes = notes
         #: records whose lease ended while they were in flight, and that were not reported yet
         self.lost = 0
         self.clear()
@@ -179,6 +182,8 @@ class InFlight:
         self.bytes += chunk.weight * (end - start)
         self.handed_since += end - start
         self.note_hold(chunk, start, end)
+        if self._notes is not None:
+            self._notes.handed(chunk, start, end)
 
     def note_hold(self, chunk: Chunk, start: int, end: int) -> None:
         """The time for which records may be held begins."""

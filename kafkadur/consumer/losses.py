@@ -13,7 +13,6 @@ from functools import partial
 from operator import is_
 
 from kafkadur.consumer.chunk import HANDED, LOST, Chunk, Confirmation, Lease
-from kafkadur.consumer.collected_verdicts import add_ranges
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.state import Part, State
@@ -70,6 +69,8 @@ class Losses(Part):
             lease.group.frozen = True  # `one_by_one` stops
         kept, unsent = keep(taken.values(), pending.exchange) if keeps else ([], 0)
         stay = set(map(id, kept))
+        if self._notes is not None:
+            self._notes.unanswered(stay)
         unknown = [item for item in pending.confirm if id(item.chunk) not in stay]
         refused = [item for item in confirmations.waiting if id(item.chunk) not in stay]
         again = [w for w in (*pending.confirm, *confirmations.waiting) if id(w.chunk) in stay]
@@ -98,7 +99,7 @@ class Losses(Part):
             self._confirmations.fenced_acks += chunk.acks()
             # another chunk of the same lease may be leased again
             chunk.lease.lost = chunk.lease.lost or id(chunk.lease) not in leases
-            chunk.lose()
+            self._lose(chunk)
 
     def _forget_state(self) -> None:
         followed = list(self._fetch.buffers)
@@ -156,10 +157,12 @@ class Losses(Part):
             seen=old.seen,
             pairs=held,
         )
-        before = chunk.verdicts.count(LOST)
+        before = bytes(chunk.verdicts)
         deliveries, acks = take_over(chunk, lease, claimed, own=own)
+        if self._notes is not None:
+            self._notes.changed(chunk, before)
         self._in_flight.lost += deliveries
-        lost = chunk.verdicts.count(LOST) > before
+        lost = chunk.verdicts.count(LOST) > before.count(LOST)
         if token == 0:
             lease.lost = True
             return lost, acks
@@ -222,7 +225,7 @@ def claim(chunk: Chunk) -> Claim:
     """The claim for the records that a chunk still holds."""
     pairs: list[int] = []
     for first, end in chunk.kept_runs():
-        add_ranges(pairs, chunk, first, end)
+        chunk.add_ranges(pairs, first, end)
     lease = chunk.lease
     redelivered = lease.redelivered or bool(pairs and pairs[-1] <= lease.seen)
     return Claim(lease.incarnation, lease.token, 2 * lease.attempts + int(redelivered), pairs)

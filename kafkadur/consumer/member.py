@@ -132,8 +132,8 @@ class Member:
         self.max_hold = state.in_flight.max_hold
         #: whether records are marked as dispatched one by one (`next_run`)
         self.one_by_one = terms.window == 1 or self.passes or policy.strict or self.max_hold is not None
-        #: records that the iterator took and the application has not received
-        self.unreceived = state.unreceived
+        #: records that the iterator took and the application has not received; what is noted for the history
+        self.unreceived, self.notes = state.unreceived, state.notes
         self.transacted, self.decoding, self.tracing = transacted, decoding, tracing
         self._callbacks, self.on_ready = callbacks, waiting.wake
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from kafkadur.consumer.chunk import Chunk
 from kafkadur.consumer.confirmations import Confirmations, Pending
 from kafkadur.consumer.fetch_state import FetchState
 from kafkadur.consumer.gate import Gate
@@ -16,6 +17,7 @@ from kafkadur.consumer.terms import Terms
 from kafkadur.consumer.whole import Whole
 from kafkadur.events import Event, Teller
 from kafkadur.fetch.filtering import Selection, Takes
+from kafkadur.history.notes import Notes
 
 
 class State:
@@ -49,6 +51,10 @@ class State:
         self.selection = Selection(takes)
         self.queue = ReadyQueue()
         self.unreceived = Unreceived()
+        #: what is noted for the delivery history; None: the subscription has none
+        self.notes: Notes | None = None
+        if terms.definition.history is not None:
+            self.notes = Notes(lanes=terms.definition.lanes, now_ms=terms.now_ms, monotonic=terms.monotonic)
         hold = None if transacted else terms.redelivery.max_hold
         self.in_flight = InFlight(
             terms,
@@ -56,7 +62,10 @@ class State:
             max_hold=None if hold is None else MaxHold(hold.total_seconds(), terms.monotonic),
             pending=self.pending,
             schedule=self.schedule,
+            notes=self.notes,
         )
+        if self.notes is not None:
+            self.notes.watch(self.lock, self.in_flight)
         self.confirmations = Confirmations(terms)
         self.whole = Whole(terms.display)
 
@@ -94,3 +103,11 @@ class Part:
         self._in_flight = state.in_flight
         self._confirmations = state.confirmations
         self._whole = state.whole
+        self._notes = state.notes
+
+    def _lose(self, chunk: Chunk) -> None:
+        """The lease of a chunk has ended."""
+        before = bytes(chunk.verdicts)
+        chunk.lose()
+        if self._notes is not None:
+            self._notes.changed(chunk, before)

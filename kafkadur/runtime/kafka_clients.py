@@ -13,6 +13,7 @@ import confluent_kafka
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.fetch.fetchers import Fetchers
 from kafkadur.fetch.kafka_thread import Receiver
+from kafkadur.history.writer import HistoryLog, KafkaLog
 from kafkadur.producer.client import new_client
 from kafkadur.runtime.clients import journal_of, topics_of
 from kafkadur.runtime.dead_letters import DeadLetters
@@ -42,6 +43,10 @@ class KafkaClients:
     def dead_letters(self) -> DeadLetters:
         """Return the writer of dead letters."""
         return DeadLetters(self._settings.kafka)
+
+    def history(self) -> HistoryLog:
+        """Return what writes delivery histories."""
+        return KafkaLog(self._settings.kafka)
 
     def producer(self, config: Mapping[str, Any]) -> confluent_kafka.Producer:
         """Return the client of a producer; raises `KafkaException` for a wrong configuration."""

@@ -17,6 +17,7 @@ from kafkadur.consumer.terms import Terms
 from kafkadur.events import Event
 from kafkadur.fetch.filtering import taking
 from kafkadur.fetch.key_router import KeyRouter
+from kafkadur.history.writer import HistoryThread
 from kafkadur.message.serialization import Decoding
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
@@ -34,7 +35,7 @@ from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import ConnectionClosed
-from kafkadur_sharing.numbers import MOST_BYTES, MOST_PRIORITY, MOST_RECORDS, check_integer
+from kafkadur_sharing.numbers import MOST_BYTES, MOST_PRIORITY, MOST_RECORDS, check_function, check_integer
 
 #: Acknowledgements of a lane that may be unconfirmed; on a shared subscription the window is the limit.
 LANE_BUDGET = 100
@@ -77,7 +78,11 @@ class Wanted:
     inline: bool
 
     def __post_init__(self) -> None:
-        """Check the numbers: the coordinator computes with them for all members. Raises `IllegalState`."""
+        """Check the function and the numbers: the coordinator computes with these for all members.
+
+        Raises `IllegalState`.
+        """
+        check_function("on_event", self.on_event)
         for name in FLOW:
             object.__setattr__(self, name, check_flow(name, getattr(self, name)))
         priority = check_integer("priority", self.rank.priority, -MOST_PRIORITY, MOST_PRIORITY)
@@ -96,6 +101,7 @@ class Members:
     checkpoints: CheckpointThread
     dead_letters: DeadLetters
     watch: RetentionWatch
+    history: HistoryThread
     tracing: Tracing | None
     #: for tests (`stages.py`)
     probe: Probe
@@ -147,6 +153,10 @@ class Members:
             thread.turn_away(membership)
             raise
         self.checkpoints.add(member, membership.subscription)
+        if member.notes is not None:
+            self.history.add(
+                member.notes, membership.subscription, member=membership.session.member, name=wanted.name
+            )
         thread.serve(served)
         return served
 
@@ -212,6 +222,7 @@ class Members:
             self.dead_letters.flush(_LAST_LETTERS)
             unconfirmed = self.coordinator_thread.leave(served)
             self.checkpoints.remove(served.member)
+            self.history.remove(served.member.notes)
             self._reading.pop(served.session.member).close()
             self.watch.remove(served.session.member)
             return unconfirmed

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
+from kafkadur.history.writer import HistoryThread
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.client_id_keeper import ClientIdKeeper
@@ -78,6 +79,7 @@ class Opened:
         )
         self._dead_letters = kafka.dead_letters()
         self._watch = RetentionWatch(kafka.topics, every=settings.retention_check.total_seconds())
+        self._history = HistoryThread(kafka.history)
         self.members = Members(
             settings=settings,
             kafka=kafka,
@@ -87,6 +89,7 @@ class Opened:
             checkpoints=self._checkpoints,
             dead_letters=self._dead_letters,
             watch=self._watch,
+            history=self._history,
             tracing=tracing,
             probe=probe,
         )
@@ -149,6 +152,7 @@ class Opened:
         self.thread.close()
         self.members.close()
         self._checkpoints.close()
+        self._history.close()
         self.let_go()
         presences.release(self._settings.redis, self._settings.redis_timeout.total_seconds())
         self._coordinator.close()

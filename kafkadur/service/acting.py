@@ -302,6 +302,7 @@ class Parts(_Order):
     scope: Scope | None = None
     ack_level: AckLevel | None = None
     max_consumers: int | None = None
+    history: _Seconds | None = None
     max_attempts: int | None = None
     backoff: _Seconds | None = None
     max_backoff: _Seconds | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import islice
 from typing import Annotated, Any, Literal, cast
 
@@ -13,17 +14,20 @@ from typing_extensions import TypedDict
 from kafkadur.admin.browse import Some
 from kafkadur.admin.dead_letters import DeadLetterAdmin
 from kafkadur.admin.documents import (
+    Delivery,
     Details,
     Explanation,
     Letter,
     Waiting,
     dead_letter,
+    delivered,
     details,
     explained,
     plain_value,
     readable,
     waiting,
 )
+from kafkadur.admin.history import HistoryAdmin
 from kafkadur.admin.snapshots import Snapshot
 from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.service.access import Role
@@ -51,6 +55,8 @@ _MOST_HOURS = 92 * 24
 #: Ranges of a partition that are shown.
 _HOLES = 200
 
+#: Messages of a delivery history that are read for one answer: each has what one member did in a second.
+_HISTORY = 5_000
 #: The most records, and their bytes, that are read for one answer.
 _READ, _READ_BYTES = 20_000, 8 * 1024 * 1024
 
@@ -402,6 +408,51 @@ def snapshot(id: Id, caller: Operator, backend: TheBackend) -> Snapshot:  # noqa
     del caller
     with backend.admin() as admin:
         return admin.snapshot(backend.key(id))
+
+
+# --- deliveries -----------------------------------------------------------------------------------------
+
+
+class Deliveries(TypedDict):
+    """What became of messages, the oldest first."""
+
+    entries: list[Delivery]
+    #: whether there may be earlier ones
+    more: bool
+    #: messages whose deliveries are not recorded: Kafka did not take the entries
+    missing: int
+
+
+@router.get("/subscriptions/{id}/history", summary="Show which member had which messages")
+def history(
+    id: Id,  # noqa: A002 - the word of the API
+    caller: Viewer,
+    backend: TheBackend,
+    *,
+    partition: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    offset: Annotated[int | None, Query(ge=0, lt=2**53)] = None,
+    member: Annotated[str | None, Query(max_length=250, description="id or name")] = None,
+    hours: Annotated[int | None, Query(ge=1, le=_MOST_HOURS, description="only the last ones")] = None,
+    limit: Limit = 100,
+) -> Deliveries:
+    """Return the last deliveries: of one message, to one member, or all.
+
+    The subscription must have a history (`history` of its definition).
+    """
+    del caller
+    if (partition is None) is not (offset is None):
+        raise HTTPException(422, "One message has a partition and an offset: give both, or none.")
+    with backend.admin() as admin:
+        found = HistoryAdmin(backend.settings, admin).last(
+            backend.key(id),
+            limit,
+            offset=None if partition is None or offset is None else (partition, offset),
+            member=member,
+            since=None if hours is None else timedelta(hours=hours),
+            newest=_HISTORY,
+        )
+    entries = [delivered(each) for each in found.deliveries]
+    return {"entries": entries, "more": found.cut or found.earlier > 0, "missing": found.missing}
 
 
 # --- acts -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Literal, overload
 
 from typing_extensions import TypeVar, Unpack
@@ -54,7 +55,6 @@ from kafkadur_sharing.definition import (
 )
 from kafkadur_sharing.errors import IllegalState, NotConnected
 from kafkadur_sharing.keys import SubscriptionKey
-from kafkadur_sharing.numbers import check_function
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 
@@ -198,6 +198,7 @@ class Subscribing(DurableSubscriptions):
         scope: Scope | None = None,
         ack_level: AckLevel | None = None,
         max_consumers: int | None = None,
+        history: timedelta | float | None = None,
         on_change: OnChange | None = None,
         allow_conversion: bool = False,
         topic_member: str | None = None,
@@ -268,6 +269,8 @@ class Subscribing(DurableSubscriptions):
         - `ack_level`: what `ack` waits for: "redis" (default), "replicated" or "journal"; see `Delivery.ack`.
         - `max_consumers`: the most consumers of a shared subscription; one more is refused with
           `ResourceLimit` (rule L1).
+        - `history`: for how long Kafka keeps a record of each delivery: which member had a message, when, for
+          how long, and its verdict (`kafkadur sub history`). A timedelta or seconds, from one minute on.
 
         Delivery: what this consumer makes of messages and events; not part of the subscription.
 
@@ -291,11 +294,12 @@ class Subscribing(DurableSubscriptions):
             start=start,
             header_types=header_types,
             redelivery=redelivery,
-            strict_order=strict_order,
-            key_lanes=key_lanes,
             scope=scope,
             ack_level=ack_level,
+            strict_order=strict_order,
+            key_lanes=key_lanes,
             max_consumers=max_consumers,
+            history=history,
         )
         definition = definition_asked(
             type_named(type),
@@ -316,7 +320,6 @@ class Subscribing(DurableSubscriptions):
             on_change=validate_on_change(on_change),
             given=frozenset(given),
         )
-        check_function("on_event", on_event)
         transaction = self._transaction_for(session, request)
         signal, bell = (Signal(), Signal())
         wanted = Wanted(

@@ -9,6 +9,7 @@ import confluent_kafka
 
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.fetch.kafka_thread import Receiver
+from kafkadur.history.writer import HistoryLog, KafkaLog
 from kafkadur.runtime.dead_letters import DeadLetters, Letter
 from kafkadur.runtime.kafka_clients import KafkaClients
 from kafkadur.runtime.stages import Probe
@@ -47,6 +48,10 @@ class MemoryClients(KafkaClients):
     def dead_letters(self) -> DeadLetters:
         """Return the writer of dead letters."""
         return DeadLetters({}, client=self.producer, create=self._create)
+
+    def history(self) -> HistoryLog:
+        """Return what writes delivery histories."""
+        return KafkaLog({}, client=self.producer, prepare=lambda topic, _kept: self._log.ensure(topic, 1))
 
     def _create(self, letter: Letter) -> None:
         origin = self._log.topic(letter.message.topic() or "")

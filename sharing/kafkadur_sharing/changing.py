@@ -40,6 +40,7 @@ class Changes(TypedDict, total=False):
     scope: Scope
     ack_level: AckLevel
     max_consumers: int | None
+    history: timedelta | float | None
     redelivery: Redelivery
     max_attempts: int | None
     backoff: timedelta | float
@@ -53,7 +54,7 @@ class Changes(TypedDict, total=False):
 _NONE: Final = frozenset(
     {
         "selector", "header_types", "key_lanes", "max_consumers", "max_attempts", "max_hold",
-        "dead_letter_topic",
+        "dead_letter_topic", "history",
     }
 )  # fmt: skip
 _REDELIVERY: Final = frozenset(each.name for each in fields(Redelivery))

@@ -36,6 +36,7 @@ OnChange = Literal["refuse", "replace", "alter"]
 #: The parts of a definition that are no details (`Definition.details`), nor its type.
 OTHER_PARTS: Final = (
     "start", "header_types", "redelivery", "strict_order", "scope", "ack_level", "max_consumers", "key_lanes",
+    "history",
 )  # fmt: skip
 #: The part that has no effect any more once a subscription is created.
 START: Final = "start"

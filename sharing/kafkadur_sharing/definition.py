@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Literal, cast, get_args
 
 from kafkadur_sharing.errors import IllegalState, InvalidProperty
 from kafkadur_sharing.names import validate_property_name, validate_subscribed_topic
-from kafkadur_sharing.numbers import check_bool, check_instance, check_integer
-from kafkadur_sharing.redelivery import Redelivery, in_ms, number
+from kafkadur_sharing.numbers import check_bool, check_delay, check_instance, check_integer
+from kafkadur_sharing.redelivery import Redelivery, duration, in_ms, number, whole_ms
 
 #: The type as which a header of a plain producer is read.
 HeaderType = Literal["str", "int", "float", "bool", "bytes"]
@@ -34,6 +35,9 @@ AckLevel = Literal["redis", "replicated", "journal"]
 MOST_LANES: Final = 64
 #: The highest limit of consumers of a shared subscription.
 MOST_CONSUMERS: Final = 1_000_000
+#: The shortest and the longest time for which a delivery history is kept.
+SHORTEST_HISTORY: Final = timedelta(minutes=1)
+LONGEST_HISTORY: Final = timedelta(days=3_650)
 
 #: Version of the records that `Definition.to_record` writes.
 RECORD_FORMAT: Final = 1
@@ -119,6 +123,9 @@ class Definition:
     #: For a key-ordered subscription: how many members can share a partition, each with a share of the keys.
     #: None: it is chosen when the subscription is created. Neither it nor the share of a key ever changes.
     key_lanes: int | None = None
+    #: How long its delivery history is kept, in whole ms: which member had each message, when, and what
+    #: became of it. None: it has no history.
+    history: timedelta | None = None
 
     def __post_init__(self) -> None:
         """Validate, and normalize values that can be written in several ways."""
@@ -155,6 +162,8 @@ class Definition:
                 "max_consumers", self.max_consumers, 1, MOST_CONSUMERS, instead=", or None for no limit"
             )
             object.__setattr__(self, "max_consumers", most)
+        if self.history is not None:
+            object.__setattr__(self, "history", _check_history(self.history))
         if self.scope not in get_args(Scope):
             raise IllegalState(
                 f"Turns cannot have the scope {self.scope!r}.",
@@ -238,6 +247,7 @@ class Definition:
             "scope": self.scope,
             "ack_level": self.ack_level,
             "max_consumers": self.max_consumers,
+            "history": None if self.history is None else in_ms(self.history),
         }
 
     @classmethod
@@ -271,11 +281,23 @@ class Definition:
                 scope="partition" if record.get("scope") == "partition" else "subscription",
                 ack_level=_level(record),
                 max_consumers=number(record, "max_consumers"),
+                history=duration(record, "history"),
             )
         except (ValueError, OverflowError) as error:
             raise IllegalState(
                 "The record of a subscription's definition is damaged.", state=str(error)
             ) from error
+
+
+def _check_history(kept: timedelta | float) -> timedelta:
+    time = whole_ms(check_delay("history", kept, LONGEST_HISTORY))
+    if time < SHORTEST_HISTORY:
+        raise IllegalState(
+            f"history cannot be {kept}.",
+            owner="the caller",
+            remedy="use a timedelta, or seconds, from one minute to 3,650 days, or None for no history",
+        )
+    return time
 
 
 def _text(record: Mapping[str, object], name: str) -> str:

@@ -58,9 +58,9 @@ class Redelivery:
             max_attempts = check_integer("max_attempts", max_attempts, 1, MOST_ATTEMPTS, instead=", or None")
         values = {
             "max_attempts": max_attempts,
-            "backoff": _whole_ms(check_delay("backoff", backoff)),
-            "max_backoff": _whole_ms(check_delay("max_backoff", max_backoff)),
-            "max_hold": None if max_hold is None else _whole_ms(_check_hold(max_hold)),
+            "backoff": whole_ms(check_delay("backoff", backoff)),
+            "max_backoff": whole_ms(check_delay("max_backoff", max_backoff)),
+            "max_hold": None if max_hold is None else whole_ms(_check_hold(max_hold)),
             "dead_letter_topic": None if dead_letter_topic is None else validate_topic(dead_letter_topic),
             "rescue": check_bool("rescue", rescue),
         }
@@ -90,12 +90,12 @@ class Redelivery:
             msg = "field 'redelivery' is no mapping"
             raise ValueError(msg)  # noqa: TRY004 - a damaged record is a wrong value, caught by the caller as such
         topic = record.get("dead_letter_topic")
-        times = {name: _time(record, name) for name in ("backoff", "max_backoff", "max_hold")}
+        times = {name: duration(record, name) for name in ("backoff", "max_backoff", "max_hold")}
         return cls(
             max_attempts=number(record, "max_attempts"),
             dead_letter_topic=None if topic is None else str(topic),
             rescue=record.get("rescue") is True,
-            **{name: time for name, time in times.items() if time is not None},
+            **{name: found for name, found in times.items() if found is not None},
         )
 
 
@@ -110,7 +110,8 @@ def _check_hold(max_hold: timedelta | float) -> float:
     return hold
 
 
-def _whole_ms(seconds: float) -> timedelta:
+def whole_ms(seconds: float) -> timedelta:
+    """Return a time in seconds, rounded to whole ms."""
     return timedelta(milliseconds=round(seconds * 1000))
 
 
@@ -128,6 +129,7 @@ def number(record: Mapping[Any, object], name: str) -> int | None:
     raise ValueError(msg)
 
 
-def _time(record: Mapping[Any, object], name: str) -> timedelta | None:
+def duration(record: Mapping[Any, object], name: str) -> timedelta | None:
+    """Return a time of a record, which is in ms; None if it is missing. Raises `ValueError` for damage."""
     value = number(record, name)
     return None if value is None else timedelta(milliseconds=value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kafkadur_spark.claiming import Claim, Claimer, share
     from kafkadur_spark.connector import packages
+    from kafkadur_spark.history import history
     from kafkadur_spark.holder import Holder, hold
     from kafkadur_spark.publishing import kafka_options, messages
     from kafkadur_spark.reading import Reading, read_stream
@@ -19,6 +20,7 @@ __all__ = [
     "Claimer",
     "Holder",
     "Reading",
+    "history",
     "hold",
     "kafka_options",
     "messages",
@@ -33,6 +35,7 @@ _MODULES = {
     "Claimer": "claiming",
     "Holder": "holder",
     "Reading": "reading",
+    "history": "history",
     "hold": "holder",
     "kafka_options": "publishing",
     "messages": "publishing",

@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
+from kafkadur.history.writer import HistoryThread, KafkaLog
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of, waiters_of
 from kafkadur.settings import Settings
@@ -45,6 +46,7 @@ from kafkadur_sharing.errors import (
     StateLost,
 )
 from kafkadur_spark.floors import FloorMirror
+from kafkadur_spark.recording import Recording
 from kafkadur_spark.rejecting import Reasons, send_to_dead_letters
 
 T = TypeVar("T")
@@ -111,6 +113,9 @@ class Attachment:
             waiters=waiters_of(settings, coordinator=self._new_coordinator),
             outdated=lambda _, incarnation: self._jobs.put(lambda: self._rebuild(incarnation)),
         )
+        self._history = HistoryThread(lambda: KafkaLog(settings.kafka))
+        #: what is written to the delivery history, if the subscription has one
+        self._recording = Recording()
         self._membership: Membership | None = None
         self._claims: Claims
         #: partitions on which something was settled since the last checkpoint
@@ -140,6 +145,7 @@ class Attachment:
         try:
             self._ask(self._attach)
             self._checkpointer.add(self, self.definition)
+            self._history.add(self._recording, self.definition, member=self._member, name=self._name)
         except BaseException:
             self.close()
             raise
@@ -168,6 +174,8 @@ class Attachment:
         self._floors.close()
         self._checkpointer.remove(self)
         self._checkpointer.close()
+        self._history.remove(self._recording)
+        self._history.close()
         if self._presence is not None:
             presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
         self._coordinator.close()
@@ -229,6 +237,7 @@ class Attachment:
         """
         settlements = self.whereabouts().settlements
         send_to_dead_letters(self.settings, self.definition, rejected, settlements)
+        self._recording.give_up(rejected)
 
     def tell(self, progress: HolderProgress | None) -> None:
         """Publish the progress of this driver's query; None: no query runs.

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur.sync
+from kafkadur.history.entries import Outcome
 from kafkadur_coordinators.claims import Hull, together
 from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_on_change
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
@@ -24,7 +27,8 @@ from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.dispositions import decide, exceptions
-from kafkadur_spark.ranges import Ranges, joined
+from kafkadur_spark.ranges import Ranges, joined, without
+from kafkadur_spark.recording import now_ms
 from kafkadur_spark.source import checked, leave_out, loaded
 
 #: Seconds between two attempts to claim something.
@@ -42,19 +46,23 @@ def share(
     header_types: Mapping[str, HeaderType] | None = None,
     start: Start | None = None,
     redelivery: Redelivery | None = None,
+    history: timedelta | float | None = None,
     on_change: OnChange | None = None,
     name: str | None = None,
 ) -> Claimer:
     """Share the durable subscription `durable` on `topic` with other drivers and ordinary consumers.
 
     The subscription is created if it does not exist, with the type shared; `selector`, `header_types`,
-    `start`, `redelivery` and `on_change` are as in `Connection.subscribe`. A claimer only counts attempts: a
-    message that has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people.
-    Raises `InvalidSelector`. The claimer attaches when its context is entered, and then raises the error of
-    the rule that refuses it, such as `SubscriptionDiffers` for another selector than the subscription has.
+    `start`, `redelivery`, `history` and `on_change` are as in `Connection.subscribe`. A claimer only counts
+    attempts: a message that has used them up becomes a dead letter at an ordinary consumer. `name` is shown
+    to people. Raises `InvalidSelector`. The claimer attaches when its context is entered, and then raises the
+    error of the rule that refuses it, such as `SubscriptionDiffers` for another selector than the
+    subscription has.
     """
     parse_selector(selector)
-    given = parts_given(start=start, header_types=header_types, redelivery=redelivery)
+    given = parts_given(
+        start=start, header_types=header_types, redelivery=redelivery, history=history,
+    )  # fmt: skip
     definition = Definition(type=SubscriptionType.SHARED, topic=topic, selector=selector, **given)
     request = Request(
         key=connection.key(durable),
@@ -75,6 +83,8 @@ class Claim:
     claimer: Claimer
     #: number of the attachment
     life: int
+    #: when it was made, ms since 1970
+    claimed_at: int
     #: hulls without a verdict; tokens of leases that were refused
     left: list[Hull] = field(default_factory=list[Hull], repr=False)
     refused: list[int] = field(default_factory=list[int], repr=False)
@@ -228,7 +238,7 @@ class Claimer(Attachment):
         if not hulls:
             return None
         self._open += 1
-        return Claim(self.definition.topic.name, hulls, self, self._life, left=list(hulls))
+        return Claim(self.definition.topic.name, hulls, self, self._life, now_ms(), left=list(hulls))
 
     def _end(self, claim: Claim, back: Mapping[int, Ranges] | None) -> None:
         """Settle a claim, except the ranges in `back`, which are rolled back; None: release the claim."""
@@ -238,16 +248,32 @@ class Claimer(Attachment):
                 self._check_life(claim)
                 hull = claim.left[0]
                 if back is None:
-                    claim.refused.extend(self._claims.release(hull))
+                    refused = self._claims.release(hull)
                 else:
-                    claim.refused.extend(self._claims.settle(hull, rolled_back=back.get(hull.partition, ())))
+                    refused = self._claims.settle(hull, rolled_back=back.get(hull.partition, ()))
+                claim.refused.extend(refused)
                 claim.left.pop(0)  # a repeated call does not repeat what was answered
+                self._record(claim, hull, refused, back)
                 self._note_settled([hull.partition])
                 self._open -= not claim.left
 
         self._patiently(lambda: self._again(finish))
         if claim.refused:
             raise self._over(claim)
+
+    def _record(
+        self, claim: Claim, hull: Hull, refused: Collection[int], back: Mapping[int, Ranges] | None
+    ) -> None:
+        """Record what became of a hull."""
+        partition, note = hull.partition, partial(self._recording.note, handed=claim.claimed_at)
+        note(partition, joined((a, b) for token, a, b in hull.leases if token in refused), Outcome.REFUSED)
+        taken = joined((a, b) for token, a, b in hull.leases if token not in refused)
+        if back is None:
+            note(partition, taken, Outcome.RELEASED)
+            return
+        settled = without(taken, back.get(partition, ()))
+        note(partition, without(taken, settled), Outcome.ROLLED_BACK)
+        self._recording.settle(partition, settled, handed=claim.claimed_at)
 
     def _check_life(self, claim: Claim) -> None:
         self.check()

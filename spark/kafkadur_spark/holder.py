@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 
 import kafkadur.sync
+from kafkadur.history.entries import Outcome
 from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Verdicts
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.changing import check_parts, subscription_type
@@ -32,6 +34,7 @@ def hold(
     no_local: bool = False,
     header_types: Mapping[str, HeaderType] | None = None,
     redelivery: Redelivery | None = None,
+    history: timedelta | float | None = None,
     on_change: OnChange | None = None,
     allow_conversion: bool = False,
     name: str | None = None,
@@ -40,15 +43,17 @@ def hold(
 
     `connection` must stay open. The subscription is created if it does not exist; `type`, `start`,
     `selector`, `no_local` (for messages sent over `connection`, or with its client id), `header_types`,
-    `redelivery`, `on_change` and `allow_conversion` are as in `Connection.subscribe`. A holder only counts
-    attempts: a message that has used them up becomes a dead letter at an ordinary consumer. `name` is shown
-    to people. Raises `InvalidSelector`, and `IllegalState` for the type key-ordered, which cannot be held as
-    a whole. The holder attaches when its context is entered, and then raises the error of the rule that
-    refuses it, such as `SubscriptionActive` while any member is attached, and `SubscriptionDiffers` for
-    another selector than the subscription has.
+    `redelivery`, `history`, `on_change` and `allow_conversion` are as in `Connection.subscribe`. A holder
+    only counts attempts: a message that has used them up becomes a dead letter at an ordinary consumer.
+    `name` is shown to people. Raises `InvalidSelector`, and `IllegalState` for the type key-ordered, which
+    cannot be held as a whole. The holder attaches when its context is entered, and then raises the error of
+    the rule that refuses it, such as `SubscriptionActive` while any member is attached, and
+    `SubscriptionDiffers` for another selector than the subscription has.
     """
     parse_selector(selector)
-    given = parts_given(start=start, header_types=header_types, redelivery=redelivery)
+    given = parts_given(
+        start=start, header_types=header_types, redelivery=redelivery, history=history,
+    )  # fmt: skip
     kind = _type(type)
     check_parts(kind, {"no_local": no_local}, mode=connection.settings.mode)
     definition = Definition(type=kind, topic=topic, selector=selector, no_local=no_local, **given)
@@ -103,7 +108,12 @@ class Holder(Attachment):
         """
         said = dict(verdicts)
         self._see_topic()
-        return self._patiently(lambda: self._settle(said))
+        count = self._patiently(lambda: self._settle(said))
+        for partition, given in verdicts.items():
+            self._recording.settle(partition, given.settled)
+            self._recording.note(partition, given.expired, Outcome.EXPIRED)
+            self._recording.note(partition, given.rolled_back, Outcome.ROLLED_BACK)
+        return count
 
     # -- the thread
 

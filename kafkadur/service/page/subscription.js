@@ -12,7 +12,7 @@ const RANK = { viewer: 1, operator: 2, admin: 3 };
 export function subscription(main, id, me) {
   const path = `subscriptions/${encodeURIComponent(id)}`;
   const may = (role) => RANK[me.role] >= RANK[role];
-  const parts = Object.fromEntries(["head", "acts", "why", "charts", "members", "partitions", "explain", "messages", "dead", "definition"]
+  const parts = Object.fromEntries(["head", "acts", "why", "charts", "members", "partitions", "explain", "history", "messages", "dead", "definition"]
     .map((name) => [name, h("section")]));
   const SPANS = { 1: "Last hour", 24: "Last day", 168: "Last week", 720: "Last 30 days" };
   let hours = 1;
@@ -49,6 +49,7 @@ export function subscription(main, id, me) {
     if (before?.version !== found.version) parts.definition.replaceChildren(h("h2", {}, "Definition"), definition(found));
     if (before === null) {
       parts.explain.replaceChildren(h("h2", {}, "Explain a message"), explaining(found));
+      parts.history.replaceChildren(...(found.definition.history === null ? [] : [h("h2", {}, "Deliveries"), deliveries()]));
       parts.messages.replaceChildren(h("h2", {}, "Messages"), looking("Show messages that wait or are in flight", messages));
       parts.dead.replaceChildren(h("h2", {}, "Dead letters"), looking("Show dead letters", dead));
     }
@@ -224,6 +225,36 @@ export function subscription(main, id, me) {
       facts([["attempt", told.attempt === null ? null : String(told.attempt)], ["due", told.due && clock(told.due)], ["held by", lease],
         ["redelivered", told.redelivered ? "it was perhaps delivered before" : null],
         ...told.notes.map((note) => ["note", note])]));
+  }
+
+  function deliveries() {
+    const shown = h("div", { "aria-live": "polite" });
+    const place = h("input", { placeholder: "0:17", pattern: "[0-9]+:[0-9]+" });
+    const member = h("input", { maxlength: "250" });
+    return h("div", {}, h("form", { class: "bar", onsubmit: async (event) => {
+      event.preventDefault();
+      const [partition, offset] = place.value.trim() ? place.value.trim().split(":") : [null, null];
+      try {
+        shown.replaceChildren(recorded(await ask(`${path}/history`, { partition, offset, member: member.value.trim() || null })));
+      } catch (error) {
+        shown.replaceChildren(trouble(error));
+      }
+    } }, h("label", {}, "Message (partition:offset)", place), h("label", {}, "Member (name or id)", member), h("button", {}, "Show deliveries")), shown);
+  }
+
+  function recorded({ entries, more, missing }) {
+    if (!entries.length) return h("p", {}, "No delivery is recorded.");
+    const place = (each) => `${each.partition}:${each.start}` + (each.end - each.start > 1 ? `-${each.end - 1}` : "");
+    const again = (each) => (each.delay_ms > 0 ? `, again in ${duration(each.delay_ms / 1000)}` : "") + (each.cause ? `: ${each.cause}` : "");
+    return h("div", {}, table(entries.toReversed(), [
+      { title: "at", cell: (each) => clock(each.at) },
+      { title: "messages", cell: place },
+      { title: "attempt", number: true, cell: (each) => count(each.attempt) },
+      { title: "outcome", cell: (each) => each.outcome + again(each) },
+      { title: "held", number: true, cell: (each) => (each.held_ms === null ? "–" : duration(each.held_ms / 1000)) },
+      { title: "member", name: true, cell: (each) => each.name },
+    ], { caption: more ? `The last ${entries.length}, the newest first.` : `${plural(entries.length, "line")}, the newest first.` }),
+    missing ? h("p", { class: "bad" }, `${plural(missing, "message")} not recorded: Kafka did not take the entries.`) : null);
   }
 
   async function messages() {

@@ -6,6 +6,7 @@ import pytest
 
 import kafkadur.sync
 from kafkadur.testing.pytest_plugin import TopicFactory
+from tests.integration.subscriptions.helpers import wait_until
 from tests.serving import Api
 
 NAMES = ("name-x", "name-y", "name-z")
@@ -14,7 +15,7 @@ NAMES = ("name-x", "name-y", "name-z")
 def prepared(connection: kafkadur.sync.Connection, topic: str, durable: str) -> None:
     """Publish five messages; acknowledge one, roll one back for long, reject one."""
     with connection.subscribe(
-        topic, durable=durable, start="earliest", type="shared", window=5
+        topic, durable=durable, start="earliest", type="shared", window=5, history=3_600, name="ann"
     ) as subscription:
         with connection.producer() as producer:
             for number in range(5):
@@ -103,6 +104,40 @@ def test_one_subscription_with_its_messages_and_letters(
     assert api.get("subscriptions/invoices/dead", where="amount > 2")["entries"] == []
     assert api.get("subscriptions/invoices/messages", limit=2)["more"]
     assert api.get("subscriptions/invoices/snapshot")["topic"] == topic
+
+
+def test_deliveries_are_listed(
+    api: Api, connection: kafkadur.sync.Connection, kafkadur_topic: TopicFactory
+) -> None:
+    topic = kafkadur_topic()
+    prepared(connection, topic, "invoices")
+    path = "subscriptions/invoices/history"
+
+    def is_complete() -> bool:
+        answer = api.client.get(f"/api/v1/{path}")
+        return answer.status_code == 200 and len(answer.json()["entries"]) == 3
+
+    wait_until(is_complete, "the history with all deliveries")
+    whole = api.get(path)
+    assert (whole["more"], whole["missing"]) == (False, 0)
+    assert [(e["start"], e["outcome"], e["name"], e["attempt"]) for e in whole["entries"]] == [
+        (0, "acknowledged", "ann", 1),
+        (1, "rolled back", "ann", 1),
+        (2, "dead letter", "ann", 1),
+    ]
+    assert [(e["delay_ms"], e["cause"]) for e in whole["entries"]] == [
+        (None, None),
+        (600_000, None),
+        (None, "rejected"),
+    ]
+    (one,) = api.get(path, partition=0, offset=1)["entries"]
+    assert one == whole["entries"][1]
+    assert api.get(path, limit=1) == {"entries": whole["entries"][2:], "more": True, "missing": 0}
+    assert api.get(path, member="eve")["entries"] == []
+    assert api.client.get(f"/api/v1/{path}", params={"offset": 1}).status_code == 422
+    connection.subscribe(topic, durable="ledger").close()
+    refused = api.client.get("/api/v1/subscriptions/ledger/history")
+    assert (refused.status_code, "sub alter" in refused.json()["remedy"]) == (404, True)
 
 
 def test_samples_and_events_come_with_each_look(

@@ -27,6 +27,7 @@ LOWEST = {
     ("get", "/api/v1/subscriptions/{id}/samples"): "viewer",
     ("get", "/api/v1/subscriptions/{id}/why"): "viewer",
     ("get", "/api/v1/subscriptions/{id}/explain"): "viewer",
+    ("get", "/api/v1/subscriptions/{id}/history"): "viewer",
     ("get", "/api/v1/subscriptions/{id}/messages"): "viewer",
     ("get", "/api/v1/subscriptions/{id}/dead"): "viewer",
     ("get", "/api/v1/subscriptions/{id}/dead/{letter}"): "operator",

@@ -47,6 +47,9 @@ def test_each_part_changes_and_the_others_stay() -> None:
         3,
     )
     assert changed(KEY, after, {"selector": None, "max_consumers": None}).selector is None
+    recorded = changed(KEY, after, {"history": 86_400})
+    assert recorded.history == timedelta(days=1)
+    assert changed(KEY, recorded, {"history": None}).history is None
 
 
 @pytest.mark.parametrize(

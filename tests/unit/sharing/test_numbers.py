@@ -83,7 +83,16 @@ def test_times_of_a_redelivery_policy_are_timedeltas_or_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"key_lanes": 2.0}, {"key_lanes": 65}, {"max_consumers": 0}, {"max_consumers": "many"}]
+    "wrong",
+    [
+        {"key_lanes": 2.0},
+        {"key_lanes": 65},
+        {"max_consumers": 0},
+        {"max_consumers": "many"},
+        {"history": 59},
+        {"history": timedelta(days=3_651)},
+        {"history": "7d"},
+    ],
 )
 def test_a_definition_takes_no_other_numbers(wrong: dict[str, Any]) -> None:
     with pytest.raises(IllegalState, match=next(iter(wrong))):

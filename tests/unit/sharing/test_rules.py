@@ -418,6 +418,7 @@ OTHER = {
     "ack_level": "journal",
     "max_consumers": 3,
     "key_lanes": 5,
+    "history": timedelta(days=7),
 }
 
 

@@ -1,0 +1,249 @@
+"""What one member notes for the delivery history of its subscription. No I/O.
+
+The history thread (`writer.py`) takes the notes about once a second. A verdict is noted when an exchange
+carries it, and passed on when the coordinator has answered: then it was applied. So a run of messages that
+were handed out and settled together is one entry, however many they are, and a delivery costs nothing by
+itself.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
+from operator import itemgetter
+
+from kafkadur.consumer.chunk import (
+    ACKED,
+    DEAD,
+    HANDED,
+    LOST,
+    OVERDUE,
+    REJECTED,
+    RELEASED,
+    ROLLED_BACK,
+    SENT,
+    Chunk,
+)
+from kafkadur.history.entries import Entry, Outcome, number_of
+from kafkadur_coordinators.interface import How
+
+#: The most offsets, as starts and ends of runs, that are kept for the thread: above, messages are left out.
+MOST_OFFSETS = 200_000
+#: Deliveries for a loop are taken in blocks that it needs about so long for, seconds: `handed` is as exact.
+_BLOCK_S = 0.05
+_IN_HANDS = re.compile(b"[" + bytes((HANDED, REJECTED)) + b"]+")
+#: Verdicts that the end of a lease makes void.
+_GIVEN = (ACKED, DEAD, REJECTED, ROLLED_BACK, RELEASED, OVERDUE)
+
+#: Entries and the chunks that they are about.
+_Found = list[tuple[Chunk, Entry]]
+
+
+class Notes:
+    """The notes of one member. Methods are called with its lock held, unless they say otherwise."""
+
+    def __init__(self, *, lanes: int, now_ms: Callable[[], int], monotonic: Callable[[], float]) -> None:
+        """Nothing was noted. `lanes` a partition; the clocks: ms since 1970, and seconds."""
+        self._lanes = lanes
+        self._now_ms = now_ms
+        self._monotonic = monotonic
+        #: entries about verdicts in the exchange that is not answered yet, and their chunks
+        self._sent: _Found = []
+        self._noted: list[Entry] = []
+        self._offsets = 0
+        self._missing = 0
+        #: when a loop last asked for a block, how many records it got, and how many it may get
+        self._asked_at = float("-inf")
+        self._asked = 0
+        #: the member's lock, and the chunks that are in flight
+        self._lock: AbstractContextManager[object] = nullcontext()
+        self._in_flight: Iterable[Chunk] = ()
+
+    def watch(self, lock: AbstractContextManager[object], in_flight: Iterable[Chunk]) -> None:
+        """Belong to a member with this lock and these chunks in flight."""
+        self._lock, self._in_flight = lock, in_flight
+
+    # -- handing out
+
+    def paced(self, limit: int) -> int:
+        """Return how many records, at most `limit`, a loop needs about 50 ms for, as the last ones show.
+
+        Takes no lock.
+        """
+        now = self._monotonic()
+        took, self._asked_at = now - self._asked_at, now
+        least = min(limit, max(1, int(self._asked * _BLOCK_S / took)) if took > 0 else limit)
+        self._asked = least
+        return least
+
+    def handed(self, chunk: Chunk, start: int, end: int) -> None:
+        """Records [start, end) of a chunk were handed out. Takes no lock: it is called in order."""
+        now, handouts = self._now_ms(), chunk.handouts
+        if handouts and handouts[-1][1:] == (start, now):
+            handouts[-1] = (handouts[-1][0], end, now)
+        else:
+            handouts.append((start, end, now))
+
+    # -- verdicts
+
+    def collected(
+        self,
+        chunk: Chunk,
+        settled: Iterable[tuple[int, int, int]],
+        returned: Iterable[tuple[int, How, int]],
+    ) -> None:
+        """An exchange carries verdicts of a chunk; parameters as of `Chunk.send`."""
+        for run in settled:
+            self._settled(self._sent, chunk, run)
+        for index, how, delay in returned:
+            place = (index, index + 1)
+            if how is How.RELEASED:
+                self._add(self._sent, chunk, place, Outcome.RELEASED, delay=delay or None)
+            elif how is How.ROLLED_BACK:
+                outcome = Outcome.OVERDUE if index in chunk.overdue else Outcome.ROLLED_BACK
+                self._add(self._sent, chunk, place, outcome, delay=delay)
+
+    def _settled(self, into: _Found, chunk: Chunk, run: tuple[int, int, int]) -> None:
+        """Note a run of settled records (first index, end index, ACKED or DEAD)."""
+        start, end, verdict = run
+        if verdict == ACKED:
+            self._add(into, chunk, (start, end), Outcome.ACKNOWLEDGED)
+            return
+        for index in range(start, end):
+            cause = chunk.causes.pop(index, None)
+            outcome = Outcome.EXPIRED if cause is None else Outcome.DEAD
+            self._add(into, chunk, (index, index + 1), outcome, cause=cause)
+
+    def answered(self, refused: Collection[int]) -> None:
+        """The exchange was answered. The coordinator refused the leases with these tokens."""
+        for chunk, entry in self._sent:
+            if chunk.lease.token in refused:
+                entry.outcome = Outcome.REFUSED
+            self._keep(entry)
+        self._sent.clear()
+
+    def unanswered(self, stay: Collection[int]) -> None:
+        """The leases were lost before the exchange was answered.
+
+        Verdicts of the chunks with these ids are sent again. Of the others it is not known whether they were
+        applied.
+        """
+        for chunk, entry in self._sent:
+            if id(chunk) not in stay:
+                entry.outcome = Outcome.UNKNOWN
+                self._keep(entry)
+        self._sent.clear()
+
+    def changed(self, chunk: Chunk, before: bytes) -> None:
+        """Leases were lost, or leased again: the verdicts of a chunk were `before`."""
+        found: _Found = []
+        for start, end, old, new in _changes(before, chunk.verdicts):
+            if new == SENT:
+                self._settled(found, chunk, (start, end, old))
+            elif old == HANDED:
+                self._add(found, chunk, (start, end), Outcome.LOST)
+            elif old in _GIVEN:
+                self._add(found, chunk, (start, end), Outcome.REFUSED)
+        for _, entry in found:
+            self._keep(entry)
+
+    def _add(
+        self,
+        into: _Found,
+        chunk: Chunk,
+        run: tuple[int, int],
+        outcome: Outcome,
+        *,
+        delay: int | None = None,
+        cause: str | None = None,
+    ) -> None:
+        """Note an outcome of a run of records, by the times at which they were handed out."""
+        lease, at = chunk.lease, self._now_ms()
+        for a, b, handed in _by_time(chunk.handouts, *run):
+            if handed is None and outcome not in (Outcome.DEAD, Outcome.EXPIRED):
+                continue  # no member had it
+            entry = Entry(
+                partition=lease.partition // self._lanes,
+                attempt=lease.attempts + (handed is not None),
+                handed=handed, outcome=outcome, at=at, delay=delay, cause=cause,
+            )  # fmt: skip
+            last = into[-1] if into else None
+            if last is not None and last[0] is chunk and _like(last[1], entry):
+                entry = last[1]
+            else:
+                into.append((chunk, entry))
+            chunk.add_ranges(entry.offsets, a, b)
+
+    def _keep(self, entry: Entry) -> None:
+        """Keep an entry for the history thread, if there is room."""
+        if self._offsets + len(entry.offsets) > MOST_OFFSETS:
+            self._missing += number_of(entry)
+            return
+        self._offsets += len(entry.offsets)
+        self._noted.append(entry)
+
+    # -- for the history thread
+
+    def take_notes(self, *, leaves: bool) -> tuple[list[Entry], int]:
+        """Return the entries since the last call, and how many messages are missing in them.
+
+        Records in flight that have no verdict and were not in an earlier call have an entry, too. `leaves`:
+        nothing more is answered. Takes the lock.
+        """
+        with self._lock:
+            return self._take(leaves=leaves)
+
+    def _take(self, *, leaves: bool) -> tuple[list[Entry], int]:
+        if leaves:
+            self.unanswered(())
+        held: _Found = []
+        for chunk in self._in_flight:
+            start, chunk.told = max(chunk.low, chunk.told), max(chunk.handed, chunk.told)
+            for match in _IN_HANDS.finditer(bytes(chunk.verdicts), start, chunk.told):
+                self._add(held, chunk, match.span(), Outcome.HANDED)
+        for _, entry in held:
+            self._keep(entry)
+        taken, missing = self._noted, self._missing
+        self._noted, self._offsets, self._missing = [], 0, 0
+        return taken, missing
+
+
+def _by_time(
+    handouts: list[tuple[int, int, int]], start: int, end: int
+) -> Iterator[tuple[int, int, int | None]]:
+    """Split records [start, end) by when they were handed out (ms since 1970); None: they were not."""
+    at = start
+    for number in range(max(bisect_right(handouts, start, key=itemgetter(0)) - 1, 0), len(handouts)):
+        first, last, handed = handouts[number]
+        if first >= end:
+            break
+        if last <= at:
+            continue
+        if first > at:
+            yield at, first, None
+        at = max(at, first)
+        until = min(last, end)
+        yield at, until, handed
+        at = until
+    if at < end:
+        yield at, end, None
+
+
+def _changes(before: bytes, after: bytes | bytearray) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the runs of records that are lost or sent now and were not: start, end, verdict before, now."""
+    start = 0
+    for (old, new), run in groupby(zip(before, after, strict=True)):
+        end = start + sum(1 for _ in run)
+        if old != new and new in (LOST, SENT):
+            yield start, end, old, new
+        start = end
+
+
+def _like(one: Entry, other: Entry) -> bool:
+    """Return whether two entries differ in their offsets at most."""
+    return (one.partition, one.attempt, one.handed, one.outcome, one.at, one.delay, one.cause) == (
+        other.partition, other.attempt, other.handed, other.outcome, other.at, other.delay, other.cause,
+    )  # fmt: skip

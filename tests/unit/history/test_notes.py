@@ -1,0 +1,269 @@
+"""What a member notes for the delivery history: verdicts by run, hand-outs by time, losses."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from kafkadur.consumer.chunk import Chunk, Lease
+from kafkadur.consumer.turn import LaneGroup
+from kafkadur.history import notes as noting
+from kafkadur.history.entries import Entry, Outcome, Written, decoded, encoded
+from kafkadur.history.notes import Notes
+
+
+@dataclass
+class Clock:
+    """Both clocks of a member."""
+
+    ms: int = 1_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1_000
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def notes(clock: Clock) -> Notes:
+    return Notes(lanes=1, now_ms=clock.now_ms, monotonic=clock.monotonic)
+
+
+def a_chunk(count: int = 10, *, attempts: int = 0, offsets: list[int] | None = None, token: int = 7) -> Chunk:
+    lease = Lease(
+        token=token, incarnation=1, partition=3, start=100, end=100 + count, attempts=attempts,
+        redelivered=False, lane=False, group=LaneGroup(), seen=0,
+    )  # fmt: skip
+    messages = cast("Any", [b"x"] * count)
+    return Chunk(cast("Any", None), lease, messages, 100, offsets, size=count)
+
+
+def hand_out(notes: Notes, chunk: Chunk, start: int, end: int) -> None:
+    chunk.hand_out(start, end)
+    notes.handed(chunk, start, end)
+
+
+def taken(notes: Notes, *chunks: Chunk, leaves: bool = False) -> list[Entry]:
+    """Take the notes of a member with these chunks in flight; none is missing."""
+    notes.watch(nullcontext(), chunks)
+    entries, missing = notes.take_notes(leaves=leaves)
+    assert missing == 0
+    return entries
+
+
+def carry(notes: Notes, chunk: Chunk, *, refused: set[int] | None = None) -> list[Entry]:
+    """Send the verdicts in an exchange that is answered; the entries then."""
+    notes.collected(chunk, *chunk.send())
+    notes.answered(refused or set())
+    return taken(notes, chunk)
+
+
+def told(entries: list[Entry]) -> list[tuple[list[int], int | None, int | None, Outcome, int]]:
+    return [(each.offsets, each.attempt, each.handed, each.outcome, each.at) for each in entries]
+
+
+def test_a_run_is_one_entry(notes: Notes, clock: Clock) -> None:
+    chunk = a_chunk(1_000)
+    hand_out(notes, chunk, 0, 1_000)
+    clock.ms = 1_040
+    assert chunk.acknowledge_range(0, 1_000)
+    entries = carry(notes, chunk)
+    assert told(entries) == [([100, 1_100], 1, 1_000, Outcome.ACKNOWLEDGED, 1_040)]
+    assert entries[0].partition == 3
+    assert taken(notes, chunk) == []
+
+
+def test_entries_are_split_by_when_they_were_handed_out(notes: Notes, clock: Clock) -> None:
+    chunk = a_chunk(6, attempts=2)
+    for start in (0, 2, 4):
+        hand_out(notes, chunk, start, start + 2)
+        clock.ms += 5
+    hand_outs = [(0, 2, 1_000), (2, 4, 1_005), (4, 6, 1_010)]
+    assert chunk.handouts == hand_outs
+    for index in (1, 2, 3):
+        chunk.acknowledge(index)
+    assert told(carry(notes, chunk)) == [
+        ([101, 102], 3, 1_000, Outcome.ACKNOWLEDGED, 1_015),
+        ([102, 104], 3, 1_005, Outcome.ACKNOWLEDGED, 1_015),
+        ([100, 101], 3, 1_000, Outcome.HANDED, 1_015),
+        ([104, 106], 3, 1_010, Outcome.HANDED, 1_015),
+    ]
+
+
+def test_records_that_are_handed_out_one_by_one_in_a_millisecond_share_an_entry(notes: Notes) -> None:
+    chunk = a_chunk(4)
+    for index in range(4):
+        hand_out(notes, chunk, index, index + 1)
+    assert chunk.handouts == [(0, 4, 1_000)]
+
+
+def test_each_way_to_end_a_delivery_has_its_outcome(notes: Notes, clock: Clock) -> None:
+    chunk = a_chunk(7, offsets=[100, 102, 104, 106, 108, 110, 112])
+    hand_out(notes, chunk, 0, 6)
+    chunk.expire()  # the last one was never handed out
+    chunk.acknowledge(0)
+    chunk.roll_back(1, 250)
+    chunk.release(2)
+    chunk.hold_too_long(3)
+    chunk.reject(4)
+    chunk.causes[4] = "rejected"
+    chunk.dead_letter_written(4)
+    clock.ms = 1_100
+    entries = carry(notes, chunk)
+    assert sorted(told(entries)) == [
+        ([100, 101], 1, 1_000, Outcome.ACKNOWLEDGED, 1_100),
+        ([102, 103], 1, 1_000, Outcome.ROLLED_BACK, 1_100),
+        ([104, 105], 1, 1_000, Outcome.RELEASED, 1_100),
+        ([106, 107], 1, 1_000, Outcome.OVERDUE, 1_100),
+        ([108, 109], 1, 1_000, Outcome.DEAD, 1_100),
+        ([110, 111], 1, 1_000, Outcome.HANDED, 1_100),
+        ([112, 113], 0, None, Outcome.EXPIRED, 1_100),
+    ]
+    by_outcome = {each.outcome: each for each in entries}
+    assert by_outcome[Outcome.ROLLED_BACK].delay == 250
+    assert by_outcome[Outcome.DEAD].cause == "rejected"
+
+
+def test_what_was_never_handed_out_and_goes_back_is_no_delivery(notes: Notes) -> None:
+    chunk = a_chunk(4)
+    chunk.release_rest()
+    assert carry(notes, chunk) == []
+
+
+def test_a_delivery_without_a_verdict_is_told_once(notes: Notes, clock: Clock) -> None:
+    chunk = a_chunk(4)
+    hand_out(notes, chunk, 0, 2)
+    assert [each.offsets for each in taken(notes, chunk)] == [[100, 102]]
+    assert taken(notes, chunk) == []
+    clock.ms = 2_000
+    hand_out(notes, chunk, 2, 3)
+    assert [each.offsets for each in taken(notes, chunk)] == [[102, 103]]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome"),
+    [
+        (None, Outcome.LOST),
+        (lambda chunk: chunk.acknowledge(0), Outcome.REFUSED),
+        (lambda chunk: chunk.roll_back(0), Outcome.REFUSED),
+        (lambda chunk: chunk.reject(0), Outcome.REFUSED),
+    ],
+)
+def test_a_lease_that_ends(notes: Notes, verdict: Callable[[Chunk], object] | None, outcome: Outcome) -> None:
+    chunk = a_chunk(2)
+    hand_out(notes, chunk, 0, 1)
+    if verdict is not None:
+        verdict(chunk)
+    before = bytes(chunk.verdicts)
+    chunk.lose()
+    notes.changed(chunk, before)
+    assert told(taken(notes)) == [([100, 101], 1, 1_000, outcome, 1_000)]
+
+
+def test_a_refused_lease_in_the_answer(notes: Notes) -> None:
+    chunk = a_chunk(1)
+    hand_out(notes, chunk, 0, 1)
+    chunk.acknowledge(0)
+    assert [each.outcome for each in carry(notes, chunk, refused={7})] == [Outcome.REFUSED]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_verdicts_that_are_never_answered(notes: Notes, leaves: bool) -> None:
+    chunk = a_chunk(1)
+    hand_out(notes, chunk, 0, 1)
+    chunk.acknowledge(0)
+    notes.collected(chunk, *chunk.send())
+    if not leaves:
+        notes.unanswered(())
+    assert [each.outcome for each in taken(notes, chunk, leaves=leaves)] == [Outcome.UNKNOWN]
+
+
+def test_verdicts_that_are_sent_again_are_noted_once(notes: Notes) -> None:
+    chunk = a_chunk(2)
+    hand_out(notes, chunk, 0, 2)
+    chunk.acknowledge_range(0, 2)
+    notes.collected(chunk, *chunk.send())
+    notes.unanswered({id(chunk)})
+    for index in (0, 1):
+        chunk.unsend(index)
+    before = bytes(chunk.verdicts)
+    chunk.low = 0
+    chunk.take_over(held=lambda offset: offset == 101, arrived=lambda offset: offset == 100)
+    notes.changed(chunk, before)
+    assert told(taken(notes, chunk)) == [([100, 101], 1, 1_000, Outcome.ACKNOWLEDGED, 1_000)]
+    assert told(carry(notes, chunk)) == [([101, 102], 1, 1_000, Outcome.ACKNOWLEDGED, 1_000)]
+
+
+def test_what_does_not_fit_is_counted(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noting, "MOST_OFFSETS", 4)
+    chunk = a_chunk(12, offsets=list(range(100, 124, 2)))
+    hand_out(notes, chunk, 0, 12)
+    for index in range(0, 12, 2):  # alternately, so that no two are one entry
+        chunk.roll_back(index, index)
+    notes.collected(chunk, *chunk.send())
+    notes.answered(set())
+    entries, missing = notes.take_notes(leaves=False)
+    assert (len(entries), missing) == (2, 4)
+    assert taken(notes) == []
+
+
+def test_lanes_of_keys_are_partitions_again(clock: Clock) -> None:
+    notes = Notes(lanes=2, now_ms=clock.now_ms, monotonic=clock.monotonic)
+    chunk = a_chunk(1)
+    hand_out(notes, chunk, 0, 1)
+    chunk.acknowledge(0)
+    assert [each.partition for each in carry(notes, chunk)] == [1]
+
+
+def test_a_slow_loop_takes_small_blocks(notes: Notes, clock: Clock) -> None:
+    assert notes.paced(500) == 1, "nothing is known of it yet"
+    clock.ms += 1
+    assert notes.paced(500) == 50, "1 ms a record"
+    clock.ms += 50 * 100
+    assert notes.paced(500) == 1, "100 ms a record"
+    assert notes.paced(500) == 500, "no time at all"
+    clock.ms += 5
+    assert notes.paced(500) == 500
+
+
+def test_entries_are_read_as_they_were_written() -> None:
+    entries = [
+        Entry(partition=1, offsets=[3, 5, 9, 10], attempt=1, handed=5, outcome=Outcome.ACKNOWLEDGED, at=9),
+        Entry(partition=1, offsets=[5, 6], attempt=2, handed=5, outcome=Outcome.ROLLED_BACK, at=9, delay=-1),
+        Entry(
+            partition=0, offsets=[7, 8], attempt=0, handed=None, outcome=Outcome.DEAD, at=9, cause="expiring"
+        ),
+    ]
+    written = Written(member="m", name="n", entries=entries, missing=4)
+    ((value, number),) = encoded("s", written)
+    assert number == 4 + 3 + 1 + 1
+    assert decoded(value) == written
+
+
+def test_many_entries_are_spread_over_messages() -> None:
+    entry = Entry(partition=0, offsets=[0, 1] * 5_000, attempt=1, handed=1, outcome=Outcome.RELEASED, at=1)
+    values = list(encoded("s", Written(member="m", name="n", entries=[entry] * 5, missing=2)))
+    read = [decoded(value) for value, _ in values]
+    assert [len(each.entries) for each in read if each is not None] == [2, 2, 1]
+    assert [each.missing for each in read if each is not None] == [2, 0, 0]
+    assert all(len(value) < 500_000 for value, _ in values)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, b"", b"{", b"[]", b'{"format":1}', b'{"format":2,"member":"m","name":"n","entries":[]}',
+        b'{"format":1,"member":"m","name":"n","entries":[{"partition":0}]}',
+        b'{"format":1,"member":"m","name":"n","entries":[{"partition":0,"offsets":[0,1],"outcome":"eaten"}]}',
+    ],
+)  # fmt: skip
+def test_a_damaged_message_is_left_out(value: bytes | None) -> None:
+    assert decoded(value) is None

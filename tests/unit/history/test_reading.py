@@ -1,0 +1,106 @@
+"""Reading a delivery history: entries become deliveries; a delivery without a verdict is shown as such."""
+
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Message
+
+from kafkadur.history.entries import Entry, Outcome, Written, encoded
+from kafkadur.history.reading import Delivered, Reader, Runs, without
+
+
+class Value:
+    """A message of the history topic, of which only the value is read."""
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def value(self) -> bytes:
+        return self._value
+
+
+def messages(*written: Written) -> list[Message]:
+    return [cast("Any", Value(value)) for each in written for value, _ in encoded("s", each)]
+
+
+def handed(*offsets: int, at: int = 10, attempt: int = 1) -> Entry:
+    return Entry(
+        partition=0, offsets=list(offsets), attempt=attempt, handed=at, outcome=Outcome.HANDED, at=at + 1
+    )
+
+
+def acked(*offsets: int, handed: int = 10, attempt: int = 1) -> Entry:
+    return Entry(
+        partition=0,
+        offsets=list(offsets),
+        attempt=attempt,
+        handed=handed,
+        outcome=Outcome.ACKNOWLEDGED,
+        at=30,
+    )
+
+
+def by(member: str, *entries: Entry, missing: int = 0) -> Written:
+    return Written(member=member, name=f"name of {member}", entries=list(entries), missing=missing)
+
+
+def told(found: list[Delivered]) -> list[tuple[str, int, int, Outcome]]:
+    return [(each.member, each.start, each.end, each.outcome) for each in found]
+
+
+def test_a_verdict_takes_the_place_of_the_delivery() -> None:
+    reader = Reader()
+    found = list(
+        reader.read(messages(by("a", handed(0, 10)), by("a", acked(0, 4, 6, 10)), by("b", acked(4, 5))))
+    )
+    assert told(found) == [
+        ("a", 0, 4, Outcome.ACKNOWLEDGED),
+        ("a", 6, 10, Outcome.ACKNOWLEDGED),
+        ("b", 4, 5, Outcome.ACKNOWLEDGED),
+        ("a", 4, 6, Outcome.HANDED),
+    ]
+    assert [each.held for each in found] == [20, 20, 20, None]
+
+
+def test_another_delivery_of_the_same_message_is_its_own() -> None:
+    reader = Reader()
+    found = list(reader.read(messages(by("a", handed(0, 1)), by("a", acked(0, 1, handed=20, attempt=2)))))
+    assert told(found) == [("a", 0, 1, Outcome.ACKNOWLEDGED), ("a", 0, 1, Outcome.HANDED)]
+
+
+def test_a_verdict_for_all_leaves_no_delivery_open() -> None:
+    written = messages(by("a", handed(0, 2)), by("a", handed(2, 4)), by("a", acked(0, 4)))
+    assert told(list(Reader().read(written))) == [("a", 0, 4, Outcome.ACKNOWLEDGED)]
+
+
+def test_only_what_is_asked_for() -> None:
+    written = messages(by("a", acked(0, 100), missing=3), by("b", acked(100, 200), missing=4))
+    reader = Reader(offsets={0: (150, 7, 99), 1: (5,)})
+    assert [each.start for each in reader.read(written)] == [7, 99, 150]
+    assert reader.missing == 7
+    for name in ("b", "name of b"):
+        reader = Reader(member=name)
+        assert told(list(reader.read(written))) == [("b", 100, 200, Outcome.ACKNOWLEDGED)]
+        assert reader.missing == 4
+
+
+def test_damaged_messages_are_passed_over() -> None:
+    read: list[int] = []
+    damaged = cast("Any", Value(b"nothing"))
+    found = list(Reader().read([damaged, *messages(by("a", acked(0, 1)))], read.append))
+    assert told(found) == [("a", 0, 1, Outcome.ACKNOWLEDGED)]
+    assert read == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("runs", "taken", "left"),
+    [
+        ([(0, 10)], [(0, 10)], []),
+        ([(0, 10)], [(3, 5)], [(0, 3), (5, 10)]),
+        ([(0, 10)], [(0, 2), (8, 12)], [(2, 8)]),
+        ([(0, 2), (5, 6)], [(1, 9)], [(0, 1)]),
+        ([(0, 2)], [(2, 4)], [(0, 2)]),
+    ],
+)
+def test_runs_without_others(runs: Runs, taken: Runs, left: Runs) -> None:
+    assert without(runs, taken) == left
