@@ -43,7 +43,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Rule:
-    """One operation that a principal may do. READ and WRITE imply DESCRIBE, as they do in Kafka."""
+    """One operation that a principal may do.
+
+    READ and WRITE imply DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS, as they do in Kafka.
+    """
 
     #: topic, group or transactional-id
     resource: str
@@ -163,8 +166,7 @@ def _recording(namespace: str, roles: Collection[Role], *, create: bool) -> Iter
         history_prefix(namespace),
         prefixed=True,
         Write="write delivery histories" if Role.CONSUMER in roles else None,
-        DescribeConfigs="see for how long a history is kept" if Role.CONSUMER in roles else None,
-        AlterConfigs="keep a history for as long as is asked for" if Role.CONSUMER in roles else None,
+        AlterConfigs="see for how long a history is kept, and set that" if Role.CONSUMER in roles else None,
         Create="create the topic of a history" if create and Role.CONSUMER in roles else None,
         Read="read delivery histories" if Role.ADMINISTRATOR in roles else None,
     )

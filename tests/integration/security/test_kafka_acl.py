@@ -22,8 +22,10 @@ import kafkadur
 import kafkadur.sync
 from kafkadur.admin.changes import Admin
 from kafkadur.admin.dead_letters import DeadLetterAdmin
+from kafkadur.admin.history import HistoryAdmin
 from kafkadur.admin.kafka_access import Role, Rule, kafka_commands, kafka_rules
 from kafkadur.cli.application import app
+from kafkadur.history.entries import topic_of
 from kafkadur.settings import settings
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.definition import TypeName
@@ -76,6 +78,7 @@ class Shop:
             transactional_ids=[f"tx-{self.topic}"],
             groups=[self.group],
             transacted=True,
+            history=True,
         )
 
     def connect(self) -> kafkadur.sync.Connection:
@@ -201,6 +204,34 @@ def export(shop: Shop) -> None:
         admin.export(admin.key("d-shared"), shop.group)
 
 
+def read_history(shop: Shop, **kafka: Any) -> set[int]:
+    """Read which offsets are in the history."""
+    chosen = settings({**shop.given, **kafka})
+    with Admin(chosen) as admin:
+        found = HistoryAdmin(chosen, admin).last(admin.key("recorded"), 100)
+    return {offset for each in found.deliveries for offset in range(each.start, each.end)}
+
+
+def record(shop: Shop) -> None:
+    publish(shop)
+    with (
+        shop.connect() as connection,
+        connection.subscribe(shop.topic, durable="recorded", start="earliest", history=3_600) as subscription,
+    ):
+        delivery = subscription.receive(timeout=LIMIT_S)
+        assert delivery is not None
+        delivery.ack()
+    assert delivery.offset in read_history(shop, kafka=shop.of_operators)
+
+
+def keep_longer(shop: Shop) -> None:
+    with shop.admin() as admin:
+        admin.alter(admin.key("recorded"), history=7_200)
+    record(shop)
+    found = Topics(shop.of_operators).retention(topic_of(admin.key("recorded")))
+    assert found == 7_200_000
+
+
 def everything(shop: Shop) -> None:
     publish(shop)
     publish_in_transactions(shop)
@@ -213,6 +244,9 @@ def everything(shop: Shop) -> None:
     redrive(shop)
     retention_of_dead_letters(shop)
     export(shop)
+    record(shop)
+    keep_longer(shop)
+    assert read_history(shop)
     administer(shop)
 
 
@@ -248,7 +282,7 @@ def died(shop: Shop) -> None:
 
 #: What each rule is needed for: resource, what stands behind the topic's name, operation; what is done before
 #: it is taken away; what does not work then.
-NEEDED: list[tuple[str, str, str, Callable[[Shop], None], Callable[[Shop], None]]] = [
+NEEDED: list[tuple[str, str, str, Callable[[Shop], object], Callable[[Shop], object]]] = [
     ("topic", "", "Write", nothing, publish),
     ("transactional-id", "tx-", "Write", nothing, publish_in_transactions),
     ("topic", "", "Read", published, receive),
@@ -268,6 +302,10 @@ NEEDED: list[tuple[str, str, str, Callable[[Shop], None], Callable[[Shop], None]
     ("topic", ".dead", "Read", died, redrive),
     ("topic", ".dead", "DescribeConfigs", died, retention_of_dead_letters),
     ("group", "old-", "Read", received, export),
+    ("topic", "kafkadur.history.", "Create", nothing, record),
+    ("topic", "kafkadur.history.", "Write", nothing, record),
+    ("topic", "kafkadur.history.", "AlterConfigs", record, keep_longer),
+    ("topic", "kafkadur.history.", "Read", record, read_history),
 ]
 #: Those that `make test` looks at.
 QUICK = 6
@@ -279,6 +317,7 @@ def named(shop: Shop, resource: str, part: str, operation: str) -> Rule:
         "": shop.topic,
         ".dead": f"{shop.topic}.dead",
         "kafkadur:": f"kafkadur:{shop.namespace}:",
+        "kafkadur.history.": f"kafkadur.history.{shop.namespace}.",
     }.get(part, f"{part}{shop.topic}")
     found = [
         rule
@@ -301,8 +340,8 @@ def test_without_any_one_something_does_not_work(
     resource: str,
     part: str,
     operation: str,
-    before: Callable[[Shop], None],
-    broken: Callable[[Shop], None],
+    before: Callable[[Shop], object],
+    broken: Callable[[Shop], object],
 ) -> None:
     rule = named(shop, resource, part, operation)
     rest = [other for other in shop.rules if other != rule]
@@ -357,6 +396,7 @@ def test_the_documented_table_is_the_list() -> None:
             transactional_ids=["orders-1"],
             groups=["old-orders"],
             transacted=True,
+            history=True,
         )
     ]
     text = (Path(__file__).resolve().parents[3] / "docs" / "operations" / "security.md").read_text()
