@@ -33,6 +33,8 @@ class History:
     missing: int
     #: Whether older entries were not read (`newest`).
     cut: bool
+    #: Bytes that were read.
+    size: int
 
 
 class HistoryAdmin:
@@ -82,7 +84,13 @@ class HistoryAdmin:
             if len(found) >= 2 * number + 1_000:  # those that have no verdict come last, and may be old
                 found = heapq.nlargest(number, found, key=_AT)[::-1]
         kept = sorted(found, key=_AT)[-number:]
-        return History(deliveries=tuple(kept), earlier=total - len(kept), missing=reader.missing, cut=cut)
+        return History(
+            deliveries=tuple(kept),
+            earlier=total - len(kept),
+            missing=reader.missing,
+            cut=cut,
+            size=reader.size,
+        )
 
     def _messages(
         self, key: SubscriptionKey, since: timedelta | None, newest: int | None

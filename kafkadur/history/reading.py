@@ -67,6 +67,8 @@ class Reader:
         self._held: dict[_Holding, tuple[str, Entry, Runs]] = {}
         #: messages whose entries are missing, as far as that was written
         self.missing = 0
+        #: bytes that were read
+        self.size = 0
 
     def read(
         self, messages: Iterable[Message], told: Callable[[int], None] = lambda _: None
@@ -77,7 +79,9 @@ class Reader:
         """
         for number, message in enumerate(messages, 1):
             told(number)
-            written = decoded(message.value())
+            value = message.value()
+            self.size += len(value or b"")
+            written = decoded(value)
             if written is None or self._member not in (None, written.member, written.name):
                 continue
             self.missing += written.missing

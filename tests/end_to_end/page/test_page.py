@@ -15,8 +15,9 @@ import kafkadur.sync
 from kafkadur.service.access import Role, add_token, read_tokens
 from kafkadur.settings import Settings
 from kafkadur.testing.pytest_plugin import TopicFactory
-from tests.integration.serve.test_reading import prepared
-from tests.serving import served
+from tests.integration.serve.test_reading import is_recorded, prepared
+from tests.integration.subscriptions.helpers import wait_until
+from tests.serving import Api, served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
@@ -69,6 +70,9 @@ def test_a_person_finds_a_subscription_and_what_it_waits_for(page: Page, address
     page.get_by_label("Offset", exact=True).fill("0")
     page.get_by_role("button", name="Explain", exact=True).click()
     expect(page.get_by_text("is acknowledged")).to_be_visible()
+    api = Api(address)
+    with api.client:
+        wait_until(lambda: is_recorded(api), "the history with all deliveries")
     page.get_by_label("Message (partition:offset)").fill("0:1")
     page.get_by_role("button", name="Show deliveries").click()
     expect(page.get_by_text("rolled back, again in 10 min")).to_be_visible()

@@ -106,18 +106,19 @@ def test_one_subscription_with_its_messages_and_letters(
     assert api.get("subscriptions/invoices/snapshot")["topic"] == topic
 
 
+def is_recorded(api: Api) -> bool:
+    """Say whether what `prepared` does is in the history of `invoices`."""
+    answer = api.client.get("/api/v1/subscriptions/invoices/history")
+    return answer.status_code == 200 and len(answer.json()["entries"]) == 3
+
+
 def test_deliveries_are_listed(
     api: Api, connection: kafkadur.sync.Connection, kafkadur_topic: TopicFactory
 ) -> None:
     topic = kafkadur_topic()
     prepared(connection, topic, "invoices")
     path = "subscriptions/invoices/history"
-
-    def is_complete() -> bool:
-        answer = api.client.get(f"/api/v1/{path}")
-        return answer.status_code == 200 and len(answer.json()["entries"]) == 3
-
-    wait_until(is_complete, "the history with all deliveries")
+    wait_until(lambda: is_recorded(api), "the history with all deliveries")
     whole = api.get(path)
     assert (whole["more"], whole["missing"]) == (False, 0)
     assert [(e["start"], e["outcome"], e["name"], e["attempt"]) for e in whole["entries"]] == [
