@@ -44,6 +44,8 @@ class Given(NamedTuple):
 
     #: how many offsets they settled
     settled: int
+    #: which, by partition, those that had expired included
+    ranges: Mapping[int, Ranges]
     #: ranges that they rolled back, by partition: do not roll these back again
     rolled_back: Mapping[int, Ranges]
     #: whether giving the rest of them may do more
@@ -69,6 +71,7 @@ class ExclusiveSettlement:
         self._reports: list[tuple[PartitionReport, int]] = []
         #: of the reports answered since `settle` returned: settled offsets, and ranges rolled back
         self._settled = 0
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
         self._rolled_back: dict[int, list[tuple[int, int]]] = {}
 
     def settle(self, verdicts: Mapping[int, Verdicts]) -> Given:
@@ -90,11 +93,15 @@ class ExclusiveSettlement:
             del self._reports[: len(group)]
             for report, count in group:
                 self._settled += count
+                for item in report.settled:
+                    pairs = zip(item.ranges[::2], item.ranges[1::2], strict=True)
+                    self._ranges.setdefault(report.partition, []).extend(pairs)
                 back = [(item.start, item.end) for item in report.returned]
                 if back:
                     self._rolled_back.setdefault(report.partition, []).extend(back)
-        given = Given(self._settled, self._rolled_back, late or self._settled > 0 or bool(self._rolled_back))
-        self._settled, self._rolled_back = 0, {}
+        again = late or self._settled > 0 or bool(self._rolled_back)
+        given = Given(self._settled, self._ranges, self._rolled_back, again)
+        self._settled, self._ranges, self._rolled_back = 0, {}, {}
         return given
 
     def _claim(self, ends: Mapping[int, int]) -> None:

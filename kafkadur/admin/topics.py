@@ -49,14 +49,16 @@ class TopicAdmin(Topics):
         partitions: int = 1,
         replicas: int = -1,
         config: Mapping[str, str] | None = None,
+        own: bool = False,
     ) -> None:
         """Create a topic, and return when its partitions take messages.
 
-        `replicas` -1: the default of the broker. Raises `InvalidDestination` for a wrong name, and
-        `IllegalState` if there is such a topic, or if Kafka does not accept a value.
+        `replicas` -1: the default of the broker. `own`: it is one of kafkadur itself. Raises
+        `InvalidDestination` for a wrong name, and `IllegalState` if there is such a topic, or if Kafka does
+        not accept a value.
         """
         new = NewTopic(
-            validate_topic(name), num_partitions=partitions, replication_factor=replicas,
+            name if own else validate_topic(name), num_partitions=partitions, replication_factor=replicas,
             config=dict(config or {}),
         )  # fmt: skip
 

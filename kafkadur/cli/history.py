@@ -40,7 +40,8 @@ def history(
         str | None, typer.Option("--member", help="Only those to the member with this name or id.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="AGE", help="Only of so long: 90m, 12h, 7d.")
+        str | None,
+        typer.Option("--since", metavar="AGE", help="Only entries written in the last 90m, 12h, 7d."),
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, metavar="N", help="The most lines: the last ones are shown.")
@@ -82,12 +83,12 @@ def _show(call: Call, found: History) -> None:
             Column("held", lambda each: "-" if each.held is None else duration(each.held), number=True),
             Column("member", lambda each: each.name),
         )
-    if found.earlier:
-        left = plural(found.earlier, "earlier line")
-        call.out.say(f"{left} not shown: use --limit, --since or --offset.")
+    if found.more and found.deliveries:
+        call.out.say("There are earlier ones: use --limit, --since, --offset or --member.")
     if found.missing:
-        left = plural(found.missing, "message")
-        call.out.say(f"{left} not recorded: Kafka did not take the entries.")
+        call.out.say(f"{plural(found.missing, 'message')} not recorded: Kafka did not take the entries.")
+    if found.unread:
+        call.out.say(f"{plural(found.unread, 'record')} not read: damaged, or of a newer version.")
 
 
 def _offsets(each: Delivered) -> str:

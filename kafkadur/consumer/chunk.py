@@ -22,6 +22,7 @@ from confluent_kafka import Message
 from kafkadur.consumer.gate import Gate
 from kafkadur.consumer.turn import LaneGroup
 from kafkadur.fetch.buffer import Records
+from kafkadur.history.recorded import Recorded
 from kafkadur.message.serialization import Decoding
 from kafkadur.message.times import NONE, TimesByIndex
 from kafkadur.message.tracing import Tracing
@@ -53,7 +54,7 @@ _PAST = (ACKED, SENT, DEAD, LOST, RETURNED, RELEASE_SENT)
 #: Verdicts of records that a member leases again after a loss of the shared state.
 _KEPT = (HANDED, ACKED, REJECTED, DEAD, ROLLED_BACK, RELEASED, OVERDUE, PUT_OFF)
 _KEPT_RUNS = re.compile(b"[" + bytes(_KEPT) + b"]+")
-_SETTLED_RUNS = re.compile(b"%c+|%c+" % (ACKED, DEAD))
+_ACK_RUNS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
 _RETURNS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE, PUT_OFF)) + b"]")
 #: How a record with one of these verdicts goes back; the others were rolled back.
 _HOW = {RELEASED: How.RELEASED, PUT_OFF: How.UNREAD}
@@ -219,12 +220,11 @@ class Chunk:
     """Records of one lease in offset order, with one verdict byte each."""
 
     __slots__ = (
-        "causes",
+        "_recorded",
         "delays",
         "detach_at",
         "first",
         "handed",
-        "handouts",
         "lease",
         "low",
         "member",
@@ -235,7 +235,6 @@ class Chunk:
         "returns",
         "taken",
         "times",
-        "told",
         "verdicts",
         "weight",
     )
@@ -277,12 +276,7 @@ class Chunk:
         self.overdue: set[int] = set()
         #: records whose acknowledgement was sent before a loss, and never answered
         self.outcome_unknown: set[int] = set()
-        #: why records were given up, by index
-        self.causes: dict[int, str] = {}
-        #: for the delivery history: when records were handed out (first index, end index, ms since 1970), in
-        #: order; and records before which index are in it
-        self.handouts: list[tuple[int, int, int]] = []
-        self.told = 0
+        self._recorded: Recorded | None = None
 
     # -- offsets
 
@@ -295,6 +289,12 @@ class Chunk:
         if self.offsets is None:
             return min(max(offset - self.first, 0), len(self.messages))
         return bisect_left(self.offsets, offset)
+
+    def recorded(self) -> Recorded:
+        """What is kept for the delivery history."""
+        if self._recorded is None:
+            self._recorded = Recorded()
+        return self._recorded
 
     def add_ranges(self, pairs: list[int], start: int, end: int) -> None:
         """Add the offsets of records [start, end) to a list start, end, start, end, ..."""
@@ -437,12 +437,14 @@ class Chunk:
 
     def expire(self) -> None:
         """Settle the next record, which was not dispatched and has expired."""
+        self.recorded().expired.add(self.handed)
         self._pass_over(DEAD)
 
     def expire_dispatched(self, index: int) -> bool:
         """Settle a record that has expired before the application received it; whether it had no verdict."""
         if self.verdicts[index] != HANDED:
             return False
+        self.recorded().expired.add(index)
         self.verdicts[index] = DEAD
         return True
 
@@ -470,23 +472,21 @@ class Chunk:
 
     # -- verdicts for an exchange
 
-    def send(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, How, int]]]:
+    def send(self) -> tuple[list[tuple[int, int]], list[tuple[int, How, int]], int]:
         """Take the verdicts that the next exchange carries.
 
-        Returns the runs of settled records (first index, end index, ACKED or DEAD), and the records that are
-        given back (index, how, delay in ms).
+        Returns the runs of settled records (first index, end index), the records that are given back (index,
+        how, delay in ms), and the number of acknowledgements among the settled records.
         """
         verdicts, low, handed = self.verdicts, self.low, self.handed
         count = handed - low
         if verdicts.count(ACKED, low, handed) == count:  # all acknowledged: the common case
             verdicts[low:handed] = bytes((SENT,)) * count
             self.low = handed
-            return [(low, handed, ACKED)], []
-        settled = [
-            (*match.span(), match.group()[0])
-            for match in _SETTLED_RUNS.finditer(bytes(verdicts), low, handed)
-        ]
-        for a, b, _ in settled:
+            return [(low, handed)], [], count
+        acked = verdicts.count(ACKED, low, handed)
+        settled = [match.span() for match in _ACK_RUNS.finditer(bytes(verdicts), low, handed)]
+        for a, b in settled:
             verdicts[a:b] = bytes((SENT,)) * (b - a)
         returned: list[tuple[int, How, int]] = []
         for match in _RETURNS.finditer(bytes(verdicts), low, handed):
@@ -497,7 +497,7 @@ class Chunk:
         while low < handed and verdicts[low] in _SAID:
             low += 1
         self.low = low
-        return settled, returned
+        return settled, returned, acked
 
     # -- a loss of the shared state
 

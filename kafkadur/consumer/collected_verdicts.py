@@ -6,7 +6,7 @@ carries.
 
 from __future__ import annotations
 
-from kafkadur.consumer.chunk import ACKED, Chunk, Lease
+from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.history.notes import Notes
 from kafkadur_coordinators.interface import How, Returned, Settled
 
@@ -39,16 +39,16 @@ class CollectedVerdicts:
         """Take the verdicts given since the last exchange, and mark them as sent."""
         if chunk.handed == chunk.low:
             return
-        settled, returned = chunk.send()
+        settled, returned, acked = chunk.send()
         if self._notes is not None:
             self._notes.collected(chunk, settled, returned)
-        for a, b, verdict in settled:
+        for a, b in settled:
             chunk.add_ranges(self._settles(chunk.lease), a, b)
-            self.acked += b - a if verdict == ACKED else 0
         for index, how, delay in returned:
             offset = chunk.offset(index)
             self._return(chunk.lease, offset, offset + 1, how, delay)
-        self._count(chunk.lease, sum(b - a for a, b, _ in settled) + len(returned))
+        self.acked += acked
+        self._count(chunk.lease, sum(b - a for a, b in settled) + len(returned))
 
     def give_back(self, lease: Lease, start: int, end: int) -> None:
         """Offsets [start, end) of a lease were never dispatched; it stays open without them."""

@@ -59,7 +59,7 @@ class Verdicts(Part):
     def give_up(self, chunk: Chunk, index: int, cause: Cause, reason: str, attempts: int) -> None:
         """Reject a record and have its dead letter written."""
         chunk.reject(index)
-        chunk.causes[index] = cause.value
+        chunk.recorded().causes[index] = cause.value
         self._write(
             Letter(
                 topic=self._terms.definition.dead_letter_topic,

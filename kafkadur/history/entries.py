@@ -1,19 +1,20 @@
 """The entries of a delivery history, and how they are written as JSON. Pure functions.
 
 An entry is about offsets of one partition that one member had at the same time and with the same outcome. A
-message of the history topic has the entries of one member, as a JSON object. Readers ignore fields they do
-not know.
+message of the history topic has entries of one member, as a JSON object. Readers ignore fields they do not
+know, and entries with an outcome they do not know.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from kafkadur_sharing.keys import SubscriptionKey
+from kafkadur_sharing.keys import SubscriptionKey, digest
+from kafkadur_sharing.names import HISTORY_PREFIX
 
 #: Version of the messages that `encoded` writes.
 FORMAT: Final = 1
@@ -24,8 +25,11 @@ _MOST_ENTRIES: Final = 2_000
 
 
 def history_prefix(namespace: str) -> str:
-    """Return what the names of the topics with the histories of a namespace begin with."""
-    return f"kafkadur.history.{namespace}."
+    """Return what the names of the topics with the histories of a namespace begin with.
+
+    It has a hash of the namespace, so that it is no prefix of another namespace's.
+    """
+    return f"{HISTORY_PREFIX}{digest([namespace])}."
 
 
 def topic_of(key: SubscriptionKey) -> str:
@@ -47,11 +51,11 @@ class Outcome(StrEnum):
     OVERDUE = "held too long"
     #: Given up: a dead letter was written.
     DEAD = "dead letter"
-    #: It expired before the application received it.
+    #: It expired before the application received it, or Kafka removed it.
     EXPIRED = "expired"
     #: The lease ended before there was a verdict: it is delivered again.
     LOST = "lost"
-    #: The verdict was refused, because the lease had ended: it is delivered again.
+    #: The verdict came too late, because the lease had ended: it is delivered again.
     REFUSED = "refused"
     #: The verdict was sent and never answered: it was applied, or the message is delivered again.
     UNKNOWN = "unknown"
@@ -65,13 +69,12 @@ class Entry:
     partition: int
     #: the offsets: start, end, start, end, ...
     offsets: list[int] = field(default_factory=list[int])
-    #: number of the attempt, from 1 on; None: it is not known, as of a Spark driver
+    #: number of the attempt, from 1 on; None: no member had them, or it is not known, as of a Spark driver
     attempt: int | None
-    #: when the member got them, ms since 1970; None: they were settled before a member got them, or it is not
-    #: known
+    #: when the member got them, ms since 1970; None: no member had them, or it is not known
     handed: int | None
     outcome: Outcome
-    #: when that was so, ms since 1970; for a verdict, when it was sent to the coordinator
+    #: time of the outcome, ms since 1970; of a verdict, when it was sent to the coordinator
     at: int
     #: ms after which a message that was rolled back comes again; -1: as the redelivery policy says
     delay: int | None = None
@@ -83,32 +86,37 @@ class Entry:
 class Written:
     """One message of the history topic."""
 
+    #: the subscription's id: another one of the same name has another id
+    subscription: str
     #: id and name of the member
     member: str
     name: str
+    #: counts the messages of this member, from 1 on
+    number: int
     entries: list[Entry]
     #: messages of this member whose entries are missing before these
     missing: int = 0
 
 
-def encoded(subscription: str, written: Written) -> Iterator[tuple[bytes, int]]:
+def encoded(written: Written) -> Iterator[tuple[bytes, int]]:
     """Yield messages for the topic, and the number of offsets that each is about.
 
-    Entries of many offsets are spread over several.
+    Entries of many offsets are spread over several; these have the following numbers.
     """
-    missing = written.missing
-    for part in _parts(written.entries) if written.entries else [[]]:
+    number, missing = written.number, written.missing
+    for part in list(_parts(written.entries)) or [[]]:
         head: dict[str, Any] = {
             "format": FORMAT,
-            "subscription": subscription,
+            "subscription": written.subscription,
             "member": written.member,
             "name": written.name,
+            "number": number,
         }
         if missing:
             head["missing"] = missing
         plain = {**head, "entries": [_plain(entry) for entry in part]}
         yield json.dumps(plain, separators=(",", ":")).encode(), missing + sum(map(number_of, part))
-        missing = 0
+        number, missing = number + 1, 0
 
 
 def number_of(entry: Entry) -> int:
@@ -118,13 +126,15 @@ def number_of(entry: Entry) -> int:
 
 def _parts(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     part: list[Entry] = []
-    number = 0
+    size = 0
     for entry in entries:
-        if part and (number + len(entry.offsets) > _MOST_OFFSETS or len(part) == _MOST_ENTRIES):
-            yield part
-            part, number = [], 0
-        part.append(entry)
-        number += len(entry.offsets)
+        for first in range(0, len(entry.offsets), _MOST_OFFSETS):
+            piece = replace(entry, offsets=entry.offsets[first : first + _MOST_OFFSETS])
+            if part and (size + len(piece.offsets) > _MOST_OFFSETS or len(part) == _MOST_ENTRIES):
+                yield part
+                part, size = [], 0
+            part.append(piece)
+            size += len(piece.offsets)
     if part:
         yield part
 
@@ -146,19 +156,24 @@ def _plain(entry: Entry) -> dict[str, Any]:
 
 
 def decoded(value: bytes | None) -> Written | None:
-    """Read a message of the topic; None for one that is damaged, or that a newer version wrote."""
+    """Read a message of the topic; None for one that is damaged, or of a newer format."""
     try:
         read = json.loads(value or b"")
         if read["format"] > FORMAT:
             return None
         return Written(
+            subscription=str(read["subscription"]),
             member=str(read["member"]),
             name=str(read["name"]),
-            entries=[_entry(plain) for plain in read["entries"]],
+            number=int(read["number"]),
+            entries=[_entry(plain) for plain in read["entries"] if plain["outcome"] in _OUTCOMES],
             missing=int(read.get("missing", 0)),
         )
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+
+
+_OUTCOMES: Final = frozenset(outcome.value for outcome in Outcome)
 
 
 def _entry(plain: Mapping[str, Any]) -> Entry:

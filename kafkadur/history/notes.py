@@ -1,16 +1,18 @@
 """What one member notes for the delivery history of its subscription. No I/O.
 
-The history thread (`writer.py`) takes the notes about once a second. A verdict is noted when an exchange
-carries it, and passed on when the coordinator has answered: then it was applied. So a run of messages that
-were handed out and settled together is one entry, however many they are, and a delivery costs nothing by
-itself.
+Verdicts are noted by runs, not one by one: a run of messages that were handed out and settled together is one
+entry, however many they are. They are noted when an exchange carries them, and passed on when the coordinator
+has answered it. The history thread (`writer.py`) takes the notes about once a second.
+
+A defect in here ends the notes, never the member.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from operator import itemgetter
@@ -28,11 +30,14 @@ from kafkadur.consumer.chunk import (
     Chunk,
 )
 from kafkadur.history.entries import Entry, Outcome, number_of
+from kafkadur.history.recorded import Recorded
 from kafkadur_coordinators.interface import How
+
+_log = logging.getLogger("kafkadur.history")
 
 #: The most offsets, as starts and ends of runs, that are kept for the thread: above, messages are left out.
 MOST_OFFSETS = 200_000
-#: Deliveries for a loop are taken in blocks that it needs about so long for, seconds: `handed` is as exact.
+#: A loop takes blocks that it needs about so long for, seconds, and at most twice as many as it took before.
 _BLOCK_S = 0.05
 _IN_HANDS = re.compile(b"[" + bytes((HANDED, REJECTED)) + b"]+")
 #: Verdicts that the end of a lease makes void.
@@ -50,14 +55,16 @@ class Notes:
         self._lanes = lanes
         self._now_ms = now_ms
         self._monotonic = monotonic
-        #: entries about verdicts in the exchange that is not answered yet, and their chunks
+        #: whether a defect has ended the notes
+        self._ended = False
+        #: entries about verdicts in the exchange that is not answered yet
         self._sent: _Found = []
         self._noted: list[Entry] = []
         self._offsets = 0
         self._missing = 0
-        #: when a loop last asked for a block, how many records it got, and how many it may get
+        #: when a loop last asked for a block, and how many records were handed out since
         self._asked_at = float("-inf")
-        self._asked = 0
+        self._got = 0
         #: the member's lock, and the chunks that are in flight
         self._lock: AbstractContextManager[object] = nullcontext()
         self._in_flight: Iterable[Chunk] = ()
@@ -65,6 +72,12 @@ class Notes:
     def watch(self, lock: AbstractContextManager[object], in_flight: Iterable[Chunk]) -> None:
         """Belong to a member with this lock and these chunks in flight."""
         self._lock, self._in_flight = lock, in_flight
+
+    def _end(self) -> None:
+        """End the notes: a defect was met, which is being handled."""
+        _log.exception("the delivery history of a member ends: this is a defect of kafkadur")
+        self._ended = True
+        self._sent, self._noted, self._offsets = [], [], 0
 
     # -- handing out
 
@@ -75,13 +88,14 @@ class Notes:
         """
         now = self._monotonic()
         took, self._asked_at = now - self._asked_at, now
-        least = min(limit, max(1, int(self._asked * _BLOCK_S / took)) if took > 0 else limit)
-        self._asked = least
-        return least
+        got, self._got = self._got, 0
+        fast = limit if took <= 0 else int(got * _BLOCK_S / took)
+        return min(limit, max(1, min(fast, 2 * got)))
 
     def handed(self, chunk: Chunk, start: int, end: int) -> None:
-        """Records [start, end) of a chunk were handed out. Takes no lock: it is called in order."""
-        now, handouts = self._now_ms(), chunk.handouts
+        """Records [start, end) of a chunk were handed out. Takes no lock: it is called in their order."""
+        self._got += end - start
+        now, handouts = self._now_ms(), chunk.recorded().handouts
         if handouts and handouts[-1][1:] == (start, now):
             handouts[-1] = (handouts[-1][0], end, now)
         else:
@@ -90,12 +104,19 @@ class Notes:
     # -- verdicts
 
     def collected(
-        self,
-        chunk: Chunk,
-        settled: Iterable[tuple[int, int, int]],
-        returned: Iterable[tuple[int, How, int]],
+        self, chunk: Chunk, settled: Sequence[tuple[int, int]], returned: Sequence[tuple[int, How, int]]
     ) -> None:
         """An exchange carries verdicts of a chunk; parameters as of `Chunk.send`."""
+        if self._ended:
+            return
+        try:
+            self._collect(chunk, settled, returned)
+        except Exception:  # noqa: BLE001 - the member goes on
+            self._end()
+
+    def _collect(
+        self, chunk: Chunk, settled: Sequence[tuple[int, int]], returned: Sequence[tuple[int, How, int]]
+    ) -> None:
         for run in settled:
             self._settled(self._sent, chunk, run)
         for index, how, delay in returned:
@@ -106,15 +127,18 @@ class Notes:
                 outcome = Outcome.OVERDUE if index in chunk.overdue else Outcome.ROLLED_BACK
                 self._add(self._sent, chunk, place, outcome, delay=delay)
 
-    def _settled(self, into: _Found, chunk: Chunk, run: tuple[int, int, int]) -> None:
-        """Note a run of settled records (first index, end index, ACKED or DEAD)."""
-        start, end, verdict = run
-        if verdict == ACKED:
-            self._add(into, chunk, (start, end), Outcome.ACKNOWLEDGED)
+    def _settled(self, into: _Found, chunk: Chunk, run: tuple[int, int]) -> None:
+        """Note a run of records that are settled: acknowledged, dead letters or expired."""
+        recorded = chunk.recorded()
+        if not (recorded.causes or recorded.expired):
+            self._add(into, chunk, run, Outcome.ACKNOWLEDGED)
             return
-        for index in range(start, end):
-            cause = chunk.causes.pop(index, None)
-            outcome = Outcome.EXPIRED if cause is None else Outcome.DEAD
+        for index in range(*run):
+            cause, outcome = recorded.causes.get(index), Outcome.ACKNOWLEDGED
+            if index in recorded.expired:
+                outcome = Outcome.EXPIRED
+            elif cause is not None:
+                outcome = Outcome.DEAD
             self._add(into, chunk, (index, index + 1), outcome, cause=cause)
 
     def answered(self, refused: Collection[int]) -> None:
@@ -138,15 +162,26 @@ class Notes:
         self._sent.clear()
 
     def changed(self, chunk: Chunk, before: bytes) -> None:
-        """Leases were lost, or leased again: the verdicts of a chunk were `before`."""
+        """Leases were lost, or leased again. `before`: the verdict bytes of a chunk before that."""
+        if self._ended:
+            return
+        try:
+            self._note_changes(chunk, before, chunk.verdicts)
+        except Exception:  # noqa: BLE001 - the member goes on
+            self._end()
+
+    def _note_changes(self, chunk: Chunk, before: bytes, after: bytes | bytearray) -> None:
         found: _Found = []
-        for start, end, old, new in _changes(before, chunk.verdicts):
+        for start, end, old, new in _changes(before, after):
             if new == SENT:
-                self._settled(found, chunk, (start, end, old))
+                self._settled(found, chunk, (start, end))
             elif old == HANDED:
                 self._add(found, chunk, (start, end), Outcome.LOST)
             elif old in _GIVEN:
-                self._add(found, chunk, (start, end), Outcome.REFUSED)
+                for index in range(start, end):
+                    unknown = index in chunk.outcome_unknown
+                    outcome = Outcome.UNKNOWN if unknown else Outcome.REFUSED
+                    self._add(found, chunk, (index, index + 1), outcome)
         for _, entry in found:
             self._keep(entry)
 
@@ -162,12 +197,12 @@ class Notes:
     ) -> None:
         """Note an outcome of a run of records, by the times at which they were handed out."""
         lease, at = chunk.lease, self._now_ms()
-        for a, b, handed in _by_time(chunk.handouts, *run):
+        for start, end, handed in _by_time(chunk.recorded(), *run):
             if handed is None and outcome not in (Outcome.DEAD, Outcome.EXPIRED):
                 continue  # no member had it
             entry = Entry(
                 partition=lease.partition // self._lanes,
-                attempt=lease.attempts + (handed is not None),
+                attempt=None if handed is None else lease.attempts + 1,
                 handed=handed, outcome=outcome, at=at, delay=delay, cause=cause,
             )  # fmt: skip
             last = into[-1] if into else None
@@ -175,15 +210,15 @@ class Notes:
                 entry = last[1]
             else:
                 into.append((chunk, entry))
-            chunk.add_ranges(entry.offsets, a, b)
+            chunk.add_ranges(entry.offsets, start, end)
 
     def _keep(self, entry: Entry) -> None:
         """Keep an entry for the history thread, if there is room."""
-        if self._offsets + len(entry.offsets) > MOST_OFFSETS:
+        if self._offsets + len(entry.offsets) <= MOST_OFFSETS:
+            self._offsets += len(entry.offsets)
+            self._noted.append(entry)
+        elif entry.outcome is not Outcome.HANDED:  # its verdict is noted, too
             self._missing += number_of(entry)
-            return
-        self._offsets += len(entry.offsets)
-        self._noted.append(entry)
 
     # -- for the history thread
 
@@ -194,28 +229,39 @@ class Notes:
         nothing more is answered. Takes the lock.
         """
         with self._lock:
-            return self._take(leaves=leaves)
+            if not self._ended:
+                try:
+                    self._note_in_flight(leaves=leaves)
+                except Exception:  # noqa: BLE001 - the thread writes for other members, too
+                    self._end()
+            taken, missing = self._noted, self._missing
+            self._noted, self._offsets, self._missing = [], 0, 0
+            return taken, missing
 
-    def _take(self, *, leaves: bool) -> tuple[list[Entry], int]:
+    def _note_in_flight(self, *, leaves: bool) -> None:
         if leaves:
             self.unanswered(())
         held: _Found = []
         for chunk in self._in_flight:
-            start, chunk.told = max(chunk.low, chunk.told), max(chunk.handed, chunk.told)
-            for match in _IN_HANDS.finditer(bytes(chunk.verdicts), start, chunk.told):
+            if leaves:  # what no exchange has carried is void
+                before = bytes(chunk.verdicts)
+                self._note_changes(chunk, before, before.translate(_VOID))
+                continue
+            recorded = chunk.recorded()
+            start, recorded.told = max(chunk.low, recorded.told), max(chunk.handed, recorded.told)
+            for match in _IN_HANDS.finditer(bytes(chunk.verdicts), start, recorded.told):
                 self._add(held, chunk, match.span(), Outcome.HANDED)
         for _, entry in held:
             self._keep(entry)
-        taken, missing = self._noted, self._missing
-        self._noted, self._offsets, self._missing = [], 0, 0
-        return taken, missing
 
 
-def _by_time(
-    handouts: list[tuple[int, int, int]], start: int, end: int
-) -> Iterator[tuple[int, int, int | None]]:
+#: Verdicts that no exchange has carried become lost.
+_VOID = bytes.maketrans(bytes((HANDED, *_GIVEN)), bytes((LOST,)) * (1 + len(_GIVEN)))
+
+
+def _by_time(recorded: Recorded, start: int, end: int) -> Iterator[tuple[int, int, int | None]]:
     """Split records [start, end) by when they were handed out (ms since 1970); None: they were not."""
-    at = start
+    at, handouts = start, recorded.handouts
     for number in range(max(bisect_right(handouts, start, key=itemgetter(0)) - 1, 0), len(handouts)):
         first, last, handed = handouts[number]
         if first >= end:

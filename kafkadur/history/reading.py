@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
-from kafkadur.history.entries import Entry, Outcome, decoded
+from kafkadur.history.entries import Entry, Outcome, Written, decoded
+from kafkadur_sharing.ranges import Ranges, joined, without
 
-#: Runs of offsets: start, end.
-Runs = list[tuple[int, int]]
 #: Messages that are asked for: their offsets, by partition.
 Offsets = Mapping[int, Collection[int]]
 
@@ -25,16 +24,15 @@ class Delivered:
     #: Offsets [start, end).
     start: int
     end: int
-    #: Number of the attempt, from 1 on; None: it is not known, as of a Spark driver.
+    #: Number of the attempt, from 1 on; None: no member had them, or it is not known, as of a Spark driver.
     attempt: int | None
     #: Id and name of the member.
     member: str
     name: str
-    #: When the member got them, ms since 1970; None: they were settled before a member got them, or it is not
-    #: known.
+    #: When the member got them, ms since 1970; None: no member had them, or it is not known.
     handed: int | None
     outcome: Outcome
-    #: When that was so, ms since 1970.
+    #: Time of the outcome, ms since 1970.
     at: int
     #: Ms after which a message that was rolled back comes again; -1: as the redelivery policy says.
     delay: int | None
@@ -43,7 +41,7 @@ class Delivered:
 
     @property
     def held(self) -> int | None:
-        """For how long the member had them, ms; None: it has them still, or never had them."""
+        """For how long the member had them, ms; None: it has them still, or it is not known."""
         return None if self.handed is None or self.outcome is Outcome.HANDED else self.at - self.handed
 
 
@@ -56,17 +54,47 @@ class _Holding(NamedTuple):
     handed: int | None
 
 
+class _Numbers:
+    """The numbers of the messages of one member that were read: a message may have been written twice."""
+
+    def __init__(self) -> None:
+        self._highest = 0
+        self._left_out: set[int] = set()
+
+    def is_new(self, number: int) -> bool:
+        """Say whether a number comes for the first time."""
+        if number > self._highest:
+            if self._highest:
+                self._left_out.update(range(self._highest + 1, number))
+            self._highest = number
+            return True
+        if number in self._left_out:
+            self._left_out.remove(number)
+            return True
+        return False
+
+
 class Reader:
     """Turns the messages of a history topic, in their order, into deliveries."""
 
-    def __init__(self, *, offsets: Offsets | None = None, member: str | None = None) -> None:
-        """Only deliveries of these messages, and to the member with this id or name; None: all."""
+    def __init__(
+        self, subscription: str, *, offsets: Offsets | None = None, member: str | None = None
+    ) -> None:
+        """Only deliveries of the subscription with this id.
+
+        `offsets`: only those of these messages; `member`: only those to the member with this id or name;
+        None: all.
+        """
+        self._subscription = subscription
         self._offsets = None if offsets is None else {p: sorted(found) for p, found in offsets.items()}
         self._member = member
+        self._numbers: dict[str, _Numbers] = {}
         #: deliveries without a verdict so far, and their last entry
-        self._held: dict[_Holding, tuple[str, Entry, Runs]] = {}
+        self._held: dict[_Holding, tuple[str, Entry, Ranges]] = {}
         #: messages whose entries are missing, as far as that was written
         self.missing = 0
+        #: records that are damaged, or that a newer version wrote
+        self.unread = 0
         #: bytes that were read
         self.size = 0
 
@@ -82,36 +110,44 @@ class Reader:
             value = message.value()
             self.size += len(value or b"")
             written = decoded(value)
-            if written is None or self._member not in (None, written.member, written.name):
-                continue
-            self.missing += written.missing
-            for entry in written.entries:
-                yield from self._take(written.member, written.name, entry)
+            if written is None:
+                self.unread += 1
+            elif self._is_wanted(written):
+                self.missing += written.missing
+                for entry in written.entries:
+                    yield from self._take(written.member, written.name, entry)
         for holding, (name, entry, runs) in self._held.items():
             for run in runs:
                 yield _delivered(holding.member, name, entry, run)
+
+    def _is_wanted(self, written: Written) -> bool:
+        if written.subscription != self._subscription:
+            return False
+        if self._member not in (None, written.member, written.name):
+            return False
+        return self._numbers.setdefault(written.member, _Numbers()).is_new(written.number)
 
     def _take(self, member: str, name: str, entry: Entry) -> Iterator[Delivered]:
         runs = self._wanted(entry)
         if not runs:
             return
         holding = _Holding(member, entry.partition, entry.attempt, entry.handed)
+        before = self._held.get(holding)
         if entry.outcome is Outcome.HANDED:
-            before = self._held[holding][2] if holding in self._held else []
-            self._held[holding] = (name, entry, before + runs)
+            self._held[holding] = (name, entry, joined([*(before[2] if before else ()), *runs]))
             return
-        if holding in self._held:
-            left = without(self._held[holding][2], runs)
+        if before is not None:
+            left = without(before[2], runs)
             if left:
-                self._held[holding] = (*self._held[holding][:2], left)
+                self._held[holding] = (*before[:2], left)
             else:
                 del self._held[holding]
         for run in runs:
             yield _delivered(member, name, entry, run)
 
-    def _wanted(self, entry: Entry) -> Runs:
+    def _wanted(self, entry: Entry) -> Ranges:
         """Return the offsets of an entry that are asked for, as runs."""
-        runs = list(zip(entry.offsets[::2], entry.offsets[1::2], strict=False))
+        runs = joined(zip(entry.offsets[::2], entry.offsets[1::2], strict=False))
         if self._offsets is None:
             return runs
         wanted = self._offsets.get(entry.partition, [])
@@ -120,15 +156,6 @@ class Reader:
             for start, end in runs
             for offset in wanted[bisect_left(wanted, start) : bisect_left(wanted, end)]
         ]
-
-
-def without(runs: Runs, taken: Runs) -> Runs:
-    """Return runs of offsets without those of others."""
-    for start, end in taken:
-        runs = [
-            piece for a, b in runs for piece in ((a, min(b, start)), (max(a, end), b)) if piece[0] < piece[1]
-        ]
-    return runs
 
 
 def _delivered(member: str, name: str, entry: Entry, run: tuple[int, int]) -> Delivered:

@@ -3,38 +3,34 @@
 It takes the notes once a second, so that deliveries never wait for it. A history is no part of a
 subscription's state: while Kafka does not take it, notes are kept up to a bound, messages beyond it are left
 out, and the next entry says how many. Nothing else depends on it.
+
+What a member noted is written when all that it noted before is written: so entries are in order.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
-
-from kafkadur.admin.topics import TopicAdmin
 from kafkadur.history.entries import Entry, Written, encoded, topic_of
-from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.lifecycle import Subscription
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError
-from kafkadur_sharing.redelivery import in_ms
+from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.history")
 
-#: Seconds between two writings.
-EVERY = 1.0
-#: Seconds for the last writings of a connection, and for one question to Kafka about a topic.
-_LAST_S, _TOPIC_S = 5.0, 5.0
-#: The most messages of a member that are kept to be tried again.
-_AGAIN = 1_000
-#: Kafka removes whole segments only: each has the entries of a quarter of the retention, within these bounds.
-_SEGMENT_MS = (300_000, 86_400_000)
+#: Seconds between two rounds, and between two while a last entry is under way.
+EVERY, _SOON = 1.0, 0.05
+#: Seconds until a topic that cannot be written is tried again: at first, and at most.
+_WAIT_S = (1.0, 60.0)
+#: Seconds in which the entries of a member that has left, or of a closed connection, must be written.
+_LAST_S = 5.0
 
 
 class Noting(Protocol):
@@ -46,19 +42,19 @@ class Noting(Protocol):
 
 
 class HistoryLog(Protocol):
-    """Where histories are written."""
+    """Where histories are written. Used by one thread."""
 
     def prepare(self, topic: str, kept: timedelta) -> None:
         """Create a topic that keeps messages so long, or set that. Raises a `KafkadurError`."""
 
-    def write(self, topic: str, value: bytes, failed: Callable[[str], None]) -> None:
-        """Write a message; `failed` is called with the reason if it is not written."""
+    def write(self, topic: str, value: bytes, done: Callable[[str | None, bool], None]) -> None:
+        """Write a message.
 
-    def serve(self) -> None:
-        """Call `failed` of the messages of which that is known by now."""
+        `done` is called with None, or with the reason why it is not written and whether another try may help.
+        """
 
-    def close(self, timeout: float) -> None:
-        """Write what is under way, for so many seconds at most."""
+    def serve(self, timeout: float) -> None:
+        """Call `done` of the messages that are done, waiting so many seconds for one."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -66,16 +62,36 @@ class _Member:
     noting: Noting
     id: str
     name: str
-    subscription: str
-    topic: str
-    kept: timedelta
-    #: what was not written and is tried again, in its order: messages for the topic, each with the number of
-    #: messages that it is about
-    again: deque[tuple[bytes, int]] = field(default_factory=deque[tuple[bytes, int]])
+    subscription: Subscription
+    #: messages for the topic that wait, in their order, each with the number of messages that it is about
+    waiting: deque[tuple[bytes, int]] = field(default_factory=deque[tuple[bytes, int]])
+    #: number of messages for the topic that are under way, and of the next one
+    under_way: int = 0
+    number: int = 1
     #: messages whose entries were given up, and about which no entry says so
     missing: int = 0
-    #: the member has left
-    gone: bool = False
+    #: when it has left, monotonic seconds; None: it is attached
+    left_at: float | None = None
+    #: whether its last notes were taken
+    is_taken: bool = False
+
+    @property
+    def is_written(self) -> bool:
+        """Whether nothing is left to be written."""
+        return self.is_taken and not (self.waiting or self.under_way)
+
+
+@dataclass(kw_only=True)
+class _Topic:
+    """What is known of a topic."""
+
+    #: what it was prepared for; None: it must be prepared
+    kept: timedelta | None = None
+    #: why it could not be written the last time; empty: it could
+    trouble: str = ""
+    #: when it is tried again, monotonic seconds, and how long that is to wait
+    retry_at: float = 0.0
+    wait: float = _WAIT_S[0]
 
 
 class HistoryThread:
@@ -84,38 +100,33 @@ class HistoryThread:
     def __init__(self, make: Callable[[], HistoryLog]) -> None:
         """`make` makes what writes, in the thread."""
         self._make = make
+        self._log: HistoryLog | None = None
         self._members: list[_Member] = []
-        self._ready: dict[str, timedelta] = {}
+        self._topics: dict[str, _Topic] = {}
         self._lock = threading.Lock()
         self._bell = threading.Event()
         self._closing = False
-        self._trouble = ""
+        #: whether the last question about a topic failed
+        self._stuck = False
         self._thread: threading.Thread | None = None
 
     def add(self, noting: Noting, subscription: Subscription, *, member: str, name: str) -> None:
-        """Write the history of this member from now on, if its subscription has one.
+        """Write the history of this member from now on; its subscription has one.
 
         `member` is its id, `name` its name for people.
         """
-        kept = subscription.definition.history
-        if kept is None:
-            return
-        entry = _Member(
-            noting=noting, id=member, name=name, subscription=str(subscription.key),
-            topic=topic_of(subscription.key), kept=kept,
-        )  # fmt: skip
         with self._lock:
-            self._members.append(entry)
+            self._members.append(_Member(noting=noting, id=member, name=name, subscription=subscription))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._main, name="kafkadur-history", daemon=True)
                 self._thread.start()
 
     def remove(self, noting: Noting | None) -> None:
-        """Write the last entries of a member that has left, at once."""
+        """Write the last entries of a member that has left."""
         with self._lock:
-            for entry in self._members:
-                if entry.noting is noting:
-                    entry.gone = True
+            for member in self._members:
+                if member.noting is noting:
+                    member.left_at = time.monotonic()
         self._bell.set()
 
     def close(self) -> None:
@@ -128,153 +139,125 @@ class HistoryThread:
     # -- the thread
 
     def _main(self) -> None:
-        log = self._make()
-        while True:
-            self._bell.wait(EVERY)
-            self._bell.clear()
-            closing = self._closing
-            with self._lock:
-                members = list(self._members)
-                left = [member for member in members if member.gone]  # these note nothing any more
-            log.serve()
-            for member in members:
-                self._write(log, member, leaves=closing or member in left)
-            with self._lock:
-                self._members = [member for member in self._members if member not in left]
-            if closing:
-                log.close(_LAST_S)
+        deadline: float | None = None
+        while deadline is None or time.monotonic() < deadline:
+            try:
+                left = self._round()
+            except Exception as error:  # noqa: BLE001 - the next round may succeed
+                _log.warning("writing delivery histories failed, and is tried again: %r", error)
+                left = True
+            if self._closing and deadline is None:
+                deadline = time.monotonic() + _LAST_S
+            elif self._closing and not left:
                 return
+            if not self._closing:
+                self._bell.wait(_SOON if left else EVERY)
+                self._bell.clear()
+        lost = sum(number for member in self._members for _, number in member.waiting)
+        _log.warning("the connection was closed while delivery histories could not be written: %d lost", lost)
 
-    def _write(self, log: HistoryLog, member: _Member, *, leaves: bool) -> None:
-        """Write the notes of one member."""
-        try:
-            if self._ready.get(member.topic) != member.kept:
-                log.prepare(member.topic, member.kept)
-                self._ready[member.topic] = member.kept
-        except KafkadurError as error:
-            self._told(member, str(error))
-            return  # the member keeps its notes
+    def _round(self) -> bool:
+        """Write what is there; return whether entries of members that have left are not written yet."""
+        if self._log is None:
+            self._log = self._make()
+        self._log.serve(_SOON if self._closing else 0.0)
+        with self._lock:
+            members = list(self._members)
+        for member in members:
+            self._write(self._log, member)
+        self._log.serve(0.0)
+        now = time.monotonic()
+        with self._lock:
+            self._members = [each for each in self._members if not self._is_over(each, now)]
+            return any(each.left_at is not None for each in self._members)
+
+    def _is_over(self, member: _Member, now: float) -> bool:
+        """Say whether nothing more is written for a member."""
+        if member.left_at is None:
+            return False
+        if member.is_written:
+            return True
+        if self._closing or now - member.left_at < _WAIT_S[1]:
+            return False
+        lost = sum(number for _, number in member.waiting)
+        _log.warning(
+            "%s: the last entries of its delivery history could not be written; they are about %d messages",
+            member.subscription.key,
+            lost,
+        )
+        return True
+
+    def _write(self, log: HistoryLog, member: _Member) -> None:
+        """Write what a member noted, unless what it noted before is under way."""
+        name = topic_of(member.subscription.key)
+        topic = self._topics.setdefault(name, _Topic())
+        leaves = self._closing or member.left_at is not None
+        if member.under_way or (topic.trouble and time.monotonic() < topic.retry_at):
+            return
+        kept = member.subscription.definition.history
+        if kept is not None and topic.kept != kept:
+            if self._closing and self._stuck:
+                return  # each question takes seconds
+            try:
+                log.prepare(name, kept)
+            except KafkadurError as error:
+                self._stuck = True
+                self._failed(topic, member, str(error))
+                return  # the member keeps its notes
+            topic.kept, self._stuck = kept, False
+        if not member.waiting:
+            self._take(member, leaves=leaves)
+        waiting, member.waiting = list(member.waiting), deque()
+        for value, number in waiting:
+            member.under_way += 1
+            log.write(name, value, partial(self._done, topic, member, (value, number)))
+
+    @staticmethod
+    def _take(member: _Member, *, leaves: bool) -> None:
+        """Take the notes of a member."""
         entries, missing = member.noting.take_notes(leaves=leaves)
+        member.is_taken = leaves
         missing, member.missing = missing + member.missing, 0
-        written = Written(member=member.id, name=member.name, entries=entries, missing=missing)
-        values = list(member.again)
-        member.again.clear()
         if entries or missing:
-            values += encoded(member.subscription, written)
-        for value, number in values:
-            log.write(member.topic, value, partial(self._failed, member, value, number))
+            written = Written(
+                subscription=member.subscription.id, member=member.id, name=member.name,
+                number=member.number, entries=entries, missing=missing,
+            )  # fmt: skip
+            member.waiting.extend(encoded(written))
+            member.number += len(member.waiting)
 
-    def _failed(self, member: _Member, value: bytes, number: int, state: str) -> None:
-        """A message for the topic, about so many messages, was not written. Called in the thread."""
-        member.again.append((value, number))
-        if len(member.again) > _AGAIN:
-            member.missing += member.again.popleft()[1]
-        self._ready.pop(member.topic, None)  # the topic may have been deleted
-        self._told(member, state)
-
-    def _told(self, member: _Member, state: str) -> None:
-        if state != self._trouble:
-            self._trouble = state
-            _log.warning(
-                "The delivery history of subscription %s cannot be written; entries may be missing. "
-                "State: %s. Owner: topic %s. "
-                "Remedy: check that the topic can be created and written; deliveries go on.",
-                member.subscription,
-                state,
-                member.topic,
-            )
-
-
-class KafkaLog:
-    """Writes histories to Kafka. Used by one thread."""
-
-    def __init__(
+    def _done(
         self,
-        kafka: Mapping[str, Any],
-        *,
-        client: Callable[[Mapping[str, Any]], Producer] | None = None,
-        prepare: Callable[[str, timedelta], None] | None = None,
+        topic: _Topic,
+        member: _Member,
+        message: tuple[bytes, int],
+        trouble: str | None,
+        again: bool,  # noqa: FBT001 - the log calls it
     ) -> None:
-        """`kafka` is confluent-kafka configuration.
+        """A message for the topic is written, or is not."""
+        member.under_way -= 1
+        if trouble is None:
+            topic.trouble, topic.wait = "", _WAIT_S[0]
+            return
+        if again:
+            member.waiting.append(message)
+        else:
+            member.missing += message[1]
+        topic.kept = None  # it may have been deleted
+        self._failed(topic, member, trouble)
 
-        `client` makes the client that writes from its configuration, and `prepare` does what the method does;
-        by default both use Kafka.
-        """
-        self._kafka = {name: value for name, value in kafka.items() if not callable(value)}
-        self._config = {
-            "compression.type": "zstd",
-            **self._kafka,
-            "acks": "all",
-            "enable.idempotence": True,
-            "linger.ms": 100,
-            "message.timeout.ms": 10_000,
-            "queue.buffering.max.kbytes": 16_384,
-        }
-        self._make = client if client is not None else _client
-        self._prepare = prepare if prepare is not None else self._prepare_in_kafka
-        self._producer = self._make(self._config)
-        self._broken = False
-
-    def prepare(self, topic: str, kept: timedelta) -> None:
-        """Create a topic that keeps messages so long, or set that. Raises a `KafkadurError`."""
-        self._prepare(topic, kept)
-        if self._broken:  # after some errors an idempotent producer is of no use, or asks for a deleted topic
-            self._broken = False
-            self._producer.purge()
-            self._producer.flush(_LAST_S)
-            self._producer = self._make(self._config)
-
-    def _prepare_in_kafka(self, topic: str, kept: timedelta) -> None:
-        retention = in_ms(kept)
-        least, most = _SEGMENT_MS
-        config = {
-            "cleanup.policy": "delete",
-            "retention.ms": str(retention),
-            "segment.ms": str(min(max(retention // 4, least), most)),
-        }
-        admin = TopicAdmin(self._kafka, timeout=_TOPIC_S)
-        try:
-            if topic not in admin.names():
-                _create(admin, topic, config)
-            elif admin.retention(topic) != retention:
-                admin.configure(topic, config)
-        finally:
-            admin.close()
-
-    def write(self, topic: str, value: bytes, failed: Callable[[str], None]) -> None:
-        """Write a message; `failed` is called with the reason if it is not written."""
-
-        def report(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                self._broken = True
-                failed(error.str())
-
-        try:
-            self._producer.produce(topic, value=value, on_delivery=report)
-        except BufferError:
-            failed("the producer's queue is full")
-        except KafkaException as error:
-            self._broken = True
-            failed(error.args[0].str())
-
-    def serve(self) -> None:
-        """Call `failed` of the messages of which that is known by now."""
-        self._producer.poll(0)
-
-    def close(self, timeout: float) -> None:
-        """Write what is under way, for so many seconds at most."""
-        self._producer.flush(timeout)
-
-
-def _create(admin: TopicAdmin, topic: str, config: Mapping[str, str]) -> None:
-    try:
-        admin.create(topic, config=config)
-    except IllegalState as error:
-        try:
-            admin.describe(topic)  # another process may have made it just now
-        except InvalidDestination:
-            raise error from None
-
-
-def _client(config: Mapping[str, Any]) -> Producer:
-    return Producer(dict(config), logger=client_log)
+    @staticmethod
+    def _failed(topic: _Topic, member: _Member, trouble: str) -> None:
+        now = time.monotonic()
+        if now >= topic.retry_at:  # several messages may fail at once
+            topic.retry_at = now + topic.wait
+            topic.wait = min(2 * topic.wait, _WAIT_S[1])
+        if not topic.trouble:
+            _log.warning(
+                "The delivery history of subscription %s cannot be written; it is tried again, and "
+                "deliveries go on. Remedy: see that topic %s can be created and written. %s",
+                member.subscription.key,
+                topic_of(member.subscription.key),
+                trouble,
+            )
+        topic.trouble = trouble

@@ -13,7 +13,8 @@ import confluent_kafka
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.fetch.fetchers import Fetchers
 from kafkadur.fetch.kafka_thread import Receiver
-from kafkadur.history.writer import HistoryLog, KafkaLog
+from kafkadur.history.kafka_log import KafkaLog
+from kafkadur.history.writer import HistoryLog
 from kafkadur.producer.client import new_client
 from kafkadur.runtime.clients import journal_of, topics_of
 from kafkadur.runtime.dead_letters import DeadLetters

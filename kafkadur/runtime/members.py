@@ -34,7 +34,7 @@ from kafkadur_coordinators.lifecycle import Membership, Subscription
 from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import SubscriptionType
-from kafkadur_sharing.errors import ConnectionClosed
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState
 from kafkadur_sharing.numbers import MOST_BYTES, MOST_PRIORITY, MOST_RECORDS, check_function, check_integer
 
 #: Acknowledgements of a lane that may be unconfirmed; on a shared subscription the window is the limit.
@@ -85,6 +85,13 @@ class Wanted:
         check_function("on_event", self.on_event)
         for name in FLOW:
             object.__setattr__(self, name, check_flow(name, getattr(self, name)))
+        if self.request.definition.history is not None and not self.request.key.durable:
+            raise IllegalState(
+                "A non-durable subscription has no delivery history.",
+                state=f"history={self.request.definition.history}",
+                owner="the caller",
+                remedy="leave history out, or name a durable subscription: durable=...",
+            )
         priority = check_integer("priority", self.rank.priority, -MOST_PRIORITY, MOST_PRIORITY)
         object.__setattr__(self, "rank", Rank(priority=priority, preempt=bool(self.rank.preempt)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Literal, cast
 
@@ -56,9 +55,6 @@ _MOST_HOURS = 92 * 24
 #: Ranges of a partition that are shown.
 _HOLES = 200
 
-#: The newest messages of a delivery history that are read for one answer, each with what one member did in a
-#: second. The next number is read if the one before does not have enough of what is asked for.
-_HISTORY, _TIMES = (50, 500, 5_000), 10
 #: The most records, and their bytes, that are read for one answer.
 _READ, _READ_BYTES = 20_000, 8 * 1024 * 1024
 
@@ -443,24 +439,23 @@ def history(
     """
     del caller
     if (partition is None) is not (offset is None):
-        raise HTTPException(422, "One message has a partition and an offset: give both, or none.")
+        raise IllegalState(
+            "One message has a partition and an offset.",
+            state=f"partition={partition}, offset={offset}",
+            owner="the caller",
+            remedy="give both, or none",
+        )
     with backend.admin() as admin:
-        last = partial(
-            HistoryAdmin(backend.settings, admin).last,
+        found = HistoryAdmin(backend.settings, admin).last(
             backend.key(id),
             limit,
             offset=None if partition is None or offset is None else (partition, offset),
             member=member,
             since=None if hours is None else timedelta(hours=hours),
+            most=(_READ, _READ_BYTES),
         )
-        found = last(newest=_HISTORY[0])
-        for newest in _HISTORY[1:]:
-            enough = not found.cut or len(found.deliveries) >= limit
-            if enough or found.size * _TIMES > _READ_BYTES:
-                break
-            found = last(newest=newest)
     entries = [delivered(each) for each in found.deliveries]
-    return {"entries": entries, "more": found.cut or found.earlier > 0, "missing": found.missing}
+    return {"entries": entries, "more": found.more, "missing": found.missing}
 
 
 # --- acts -----------------------------------------------------------------------------------------------

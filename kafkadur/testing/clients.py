@@ -9,7 +9,8 @@ import confluent_kafka
 
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.fetch.kafka_thread import Receiver
-from kafkadur.history.writer import HistoryLog, KafkaLog
+from kafkadur.history.kafka_log import KafkaLog
+from kafkadur.history.writer import HistoryLog
 from kafkadur.runtime.dead_letters import DeadLetters, Letter
 from kafkadur.runtime.kafka_clients import KafkaClients
 from kafkadur.runtime.stages import Probe

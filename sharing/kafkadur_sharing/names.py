@@ -71,9 +71,10 @@ def validate_name(what: str, name: object) -> str:
     return name
 
 
-#: Prefixes of kafkadur's own topics; the namespace follows (rule U8).
+#: Prefixes of kafkadur's own topics (rule U8); the namespace, or a hash of it, follows.
 JOURNAL_PREFIX = "kafkadur.journal."
 TRANSACTIONS_PREFIX = "kafkadur.transactions."
+HISTORY_PREFIX = "kafkadur.history."
 
 
 def validate_subscribed_topic(topic: object) -> str:
@@ -115,7 +116,7 @@ def validate_topic(topic: object) -> str:
             owner="Kafka",
             remedy=f"use 1 to {MAX_TOPIC_LENGTH} letters A-Z a-z, digits, '_', '.' and '-'",
         )
-    if topic.startswith((JOURNAL_PREFIX, TRANSACTIONS_PREFIX)):
+    if topic.startswith((JOURNAL_PREFIX, TRANSACTIONS_PREFIX, HISTORY_PREFIX)):
         raise InvalidDestination(
             "This topic holds state of kafkadur, not messages.",
             state=f"topic={topic!r}",

@@ -20,7 +20,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from kafkadur.history.writer import HistoryThread, KafkaLog
+from kafkadur.history.kafka_log import KafkaLog
+from kafkadur.history.writer import HistoryThread
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of, waiters_of
 from kafkadur.settings import Settings
@@ -145,7 +146,9 @@ class Attachment:
         try:
             self._ask(self._attach)
             self._checkpointer.add(self, self.definition)
-            self._history.add(self._recording, self.definition, member=self._member, name=self._name)
+            if self.definition.definition.history is not None:
+                self._recording.begin()
+                self._history.add(self._recording, self.definition, member=self._member, name=self._name)
         except BaseException:
             self.close()
             raise

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.ranges import Ranges, without
 from kafkadur_spark.checkpoints import Checkpoints
 from kafkadur_spark.generations import Generation, offsets_of
-from kafkadur_spark.ranges import Ranges, without
 
 #: [start, end) by partition.
 Stretches = Mapping[int, tuple[int, int]]

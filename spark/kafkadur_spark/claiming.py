@@ -23,11 +23,11 @@ from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, LeaseLost
 from kafkadur_sharing.numbers import check_integer
+from kafkadur_sharing.ranges import Ranges, joined, without
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.dispositions import decide, exceptions
-from kafkadur_spark.ranges import Ranges, joined, without
 from kafkadur_spark.recording import now_ms
 from kafkadur_spark.source import checked, leave_out, loaded
 

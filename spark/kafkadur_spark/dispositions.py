@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_spark.ranges import Ranges, joined, within, without
+from kafkadur_sharing.ranges import Ranges, joined, within, without
 
 #: The most messages of a batch that can be rejected: each is read again, and written.
 MOST_REJECTED = 10_000

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_spark.ranges import Ranges, count, joined, within
+from kafkadur_sharing.ranges import Ranges, count, joined, within
 
 #: Version of the record of a generation.
 FORMAT = 1

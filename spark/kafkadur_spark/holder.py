@@ -11,16 +11,16 @@ from datetime import timedelta
 
 import kafkadur.sync
 from kafkadur.history.entries import Outcome
-from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Verdicts
+from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Given, Verdicts
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.changing import check_parts, subscription_type
 from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_on_change
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType, TypeName
 from kafkadur_sharing.errors import IllegalState, StateLost
+from kafkadur_sharing.ranges import joined, without
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
-from kafkadur_spark.ranges import joined, without
 
 
 def hold(
@@ -108,18 +108,23 @@ class Holder(Attachment):
         """
         said = dict(verdicts)
         self._see_topic()
-        count = self._patiently(lambda: self._settle(said))
-        for partition, given in verdicts.items():
-            self._recording.settle(partition, given.settled)
-            self._recording.note(partition, given.expired, Outcome.EXPIRED)
-            self._recording.note(partition, given.rolled_back, Outcome.ROLLED_BACK)
-        return count
+        return self._patiently(lambda: self._settle(said))
 
     # -- the thread
 
     def _attached(self) -> None:
         """Settle with the new claims from now on."""
         self._settlement = ExclusiveSettlement(self._claims, self._log_ends)
+
+    def _record(self, given: Given, verdicts: Mapping[int, Verdicts]) -> None:
+        """Record what was carried out."""
+        for partition, ranges in given.ranges.items():
+            done, said = joined(ranges), verdicts.get(partition, Verdicts())
+            settled = without(done, joined(said.expired))
+            self._recording.settle(partition, settled)
+            self._recording.note(partition, without(done, settled), Outcome.EXPIRED)
+        for partition, back in given.rolled_back.items():
+            self._recording.note(partition, joined(back), Outcome.ROLLED_BACK)
 
     def _settle(self, verdicts: dict[int, Verdicts]) -> int:
         """Give verdicts, and remove each rollback that is done: a repetition must not count it again."""
@@ -130,6 +135,7 @@ class Holder(Attachment):
             while True:
                 given = self._settlement.settle(verdicts)
                 count += given.settled
+                self._record(given, verdicts)
                 for partition, back in given.rolled_back.items():
                     said = verdicts.get(partition, Verdicts())
                     verdicts[partition] = said._replace(rolled_back=without(said.rolled_back, joined(back)))

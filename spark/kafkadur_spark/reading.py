@@ -22,6 +22,7 @@ from kafkadur_coordinators.exclusive_settlement import Verdicts
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.definition import Sharing
 from kafkadur_sharing.errors import IllegalState, KafkadurError
+from kafkadur_sharing.ranges import Ranges, joined, within, without
 from kafkadur_spark.attachment import Whereabouts
 from kafkadur_spark.batches import Batches, Stretches
 from kafkadur_spark.checkpoints import Checkpoints
@@ -29,7 +30,6 @@ from kafkadur_spark.dispositions import Said, decide, exceptions
 from kafkadur_spark.generations import Acking, Generation, OnAhead, Standing, choose
 from kafkadur_spark.holder import Holder
 from kafkadur_spark.query_progress import QueryListener, progress_of
-from kafkadur_spark.ranges import Ranges, joined, within, without
 from kafkadur_spark.redelivering import Redelivering
 from kafkadur_spark.settlement_server import SettlementServer
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink

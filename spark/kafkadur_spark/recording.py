@@ -10,11 +10,11 @@ import threading
 import time
 
 from kafkadur.history.entries import Entry, Outcome, number_of
-from kafkadur_spark.ranges import Ranges, joined, without
+from kafkadur_sharing.ranges import Ranges, joined, without
 from kafkadur_spark.rejecting import Reasons
 
-#: The most entries that are kept for the history thread.
-_MOST = 100_000
+#: The most offsets, as starts and ends of runs, that are kept for the history thread.
+_MOST = 200_000
 
 
 def now_ms() -> int:
@@ -26,24 +26,30 @@ class Recording:
     """The entries of one driver. Any thread."""
 
     def __init__(self) -> None:
-        """Nothing was done."""
+        """Record nothing until `begin`."""
+        self._begun = False
         self._entries: list[Entry] = []
+        self._offsets = 0
         self._missing = 0
-        #: messages whose dead letters are written, and that are settled next
+        #: messages whose dead letters are written, and that are not settled yet
         self._given_up: dict[int, set[int]] = {}
         self._lock = threading.Lock()
 
+    def begin(self) -> None:
+        """Record from now on."""
+        self._begun = True
+
     def give_up(self, rejected: Reasons) -> None:
-        """The dead letters of these messages are written; what settles them comes next."""
+        """Dead letters of these messages are written: the next `settle` records them as such."""
         with self._lock:
-            for partition, reasons in rejected.items():
+            for partition, reasons in rejected.items() if self._begun else ():
                 self._given_up.setdefault(partition, set()).update(reasons)
 
     def settle(self, partition: int, settled: Ranges, *, handed: int | None = None) -> None:
         """These offsets were settled; those that were given up before are dead letters."""
         with self._lock:
             given_up = joined((offset, offset + 1) for offset in self._given_up.pop(partition, ()))
-            left = without(given_up, joined(settled))
+            left = without(given_up, settled)
             dead = without(given_up, left)
             self._given_up[partition] = {offset for a, b in left for offset in range(a, b)}
             self._add(partition, without(settled, dead), Outcome.ACKNOWLEDGED, handed)
@@ -58,13 +64,14 @@ class Recording:
         self, partition: int, ranges: Ranges, outcome: Outcome, handed: int | None, cause: str | None = None
     ) -> None:
         offsets = [offset for pair in ranges for offset in pair]
-        if not offsets:
+        if not (offsets and self._begun):
             return
         entry = Entry(
             partition=partition, offsets=offsets, attempt=None, handed=handed, outcome=outcome, at=now_ms(),
             cause=cause,
         )  # fmt: skip
-        if len(self._entries) < _MOST:
+        if self._offsets + len(offsets) <= _MOST:
+            self._offsets += len(offsets)
             self._entries.append(entry)
         else:
             self._missing += number_of(entry)
@@ -74,5 +81,5 @@ class Recording:
         del leaves
         with self._lock:
             taken, missing = self._entries, self._missing
-            self._entries, self._missing = [], 0
+            self._entries, self._offsets, self._missing = [], 0, 0
         return taken, missing

@@ -20,9 +20,9 @@ from kafkadur.admin.browse import records_of
 from kafkadur.fetch.filtering import taking
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.ranges import Ranges, joined, within
 from kafkadur_spark.batches import Batches
 from kafkadur_spark.holder import Holder
-from kafkadur_spark.ranges import Ranges, joined, within
 from kafkadur_spark.rejecting import READ_S
 
 #: Limits for the messages that are added to one batch: their number, and the bytes that end the reading.

@@ -14,7 +14,7 @@ from kafkadur.settings import Settings
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.errors import StateLost
-from kafkadur_spark.ranges import joined
+from kafkadur_sharing.ranges import joined
 
 _log = logging.getLogger("kafkadur.spark")
 

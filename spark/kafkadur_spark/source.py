@@ -9,9 +9,10 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession, functions
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.ranges import Ranges
 from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.java_settings import java_settings
-from kafkadur_spark.ranges import Ranges, split, words
+from kafkadur_spark.ranges import split, words
 from kafkadur_spark.selector_sql import taking
 
 #: Options that determine what is read, in lower case: a user may not set them.

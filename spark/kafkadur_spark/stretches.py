@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.ranges import joined
 from kafkadur_spark.dispositions import Disposition, Said
-from kafkadur_spark.ranges import joined
 
 #: Longest reason, in characters, as in a dead letter (`kafkadur/runtime/dead_letters.py`).
 _LONGEST_REASON = 1_000

@@ -41,8 +41,8 @@ def test_deliveries_of_drivers_and_consumers_are_one_frame(place: Place, spark: 
     with place.connect_sync() as connection:
         frame = kafkadur_spark.history(spark, connection, "d")
         assert frame.columns == [
-            "partition", "start", "end", "attempt", "member", "name", "handed", "outcome", "at", "delay_ms",
-            "cause",
+            "subscription", "partition", "start", "end", "attempt", "member", "name", "handed", "outcome",
+            "at", "delay_ms", "cause",
         ]  # fmt: skip
         rows = frame.where("outcome <> 'handed out'").collect()
     job = [row for row in rows if row.name == "job"]

@@ -25,7 +25,7 @@ from kafkadur.admin.dead_letters import DeadLetterAdmin
 from kafkadur.admin.history import HistoryAdmin
 from kafkadur.admin.kafka_access import Role, Rule, kafka_commands, kafka_rules
 from kafkadur.cli.application import app
-from kafkadur.history.entries import topic_of
+from kafkadur.history.entries import history_prefix, topic_of
 from kafkadur.settings import settings
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.definition import TypeName
@@ -206,7 +206,7 @@ def export(shop: Shop) -> None:
 
 def read_history(shop: Shop, **kafka: Any) -> set[int]:
     """Read which offsets are in the history."""
-    chosen = settings({**shop.given, **kafka})
+    chosen = settings({**shop.given, **kafka}, environment={})
     with Admin(chosen) as admin:
         found = HistoryAdmin(chosen, admin).last(admin.key("recorded"), 100)
     return {offset for each in found.deliveries for offset in range(each.start, each.end)}
@@ -317,7 +317,7 @@ def named(shop: Shop, resource: str, part: str, operation: str) -> Rule:
         "": shop.topic,
         ".dead": f"{shop.topic}.dead",
         "kafkadur:": f"kafkadur:{shop.namespace}:",
-        "kafkadur.history.": f"kafkadur.history.{shop.namespace}.",
+        "kafkadur.history.": history_prefix(shop.namespace),
     }.get(part, f"{part}{shop.topic}")
     found = [
         rule
@@ -448,6 +448,7 @@ def test_the_command_adds_the_rules_itself(
             *("--topic", shop.topic, "--transactional-id", f"tx-{shop.topic}", "--group", shop.group),
             *roles,
             "--transacted",
+            "--history",
             "--apply",
         ],
     )

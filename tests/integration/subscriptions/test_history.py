@@ -9,7 +9,7 @@ import redis
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 import kafkadur.sync
-from kafkadur import InvalidDestination, Redelivery
+from kafkadur import IllegalState, InvalidDestination, Redelivery
 from kafkadur.admin.changes import Admin
 from kafkadur.admin.history import History, HistoryAdmin
 from kafkadur.history.entries import Outcome, topic_of
@@ -18,10 +18,17 @@ from kafkadur.stack import as_administrator
 from kafkadur.stack.kafka import quiet_admin
 from kafkadur_sharing.definition import TypeName
 from kafkadur_sharing.keys import SubscriptionKey
-from tests.integration.subscriptions.helpers import LIMIT_S, Place, remove, wait_until
+from tests.integration.subscriptions.helpers import (
+    LIMIT_S,
+    PRIORITY_TOO,
+    SERIAL_TOO,
+    Place,
+    remove,
+    wait_until,
+)
 from tests.integration.subscriptions.workers import Worker
 
-KINDS = ("shared", "exclusive", "priority", "serial", "key-ordered")
+KINDS = ("shared", "exclusive", PRIORITY_TOO, SERIAL_TOO, "key-ordered")
 DAY_S = 86_400
 all_kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -86,7 +93,7 @@ def test_each_verdict_is_recorded(place: Place, kind: TypeName) -> None:
         4: [(1, Outcome.ROLLED_BACK), (2, Outcome.ACKNOWLEDGED)],
     }
     assert set(told[5]) == {(1, Outcome.RELEASED)}
-    assert (found.missing, found.earlier, found.cut) == (0, 0, False)
+    assert (found.missing, found.unread, found.more) == (0, 0, False)
     for each in found.deliveries:
         assert (each.partition, each.member, each.name) == (0, member, "ann")
         assert each.handed is not None
@@ -124,8 +131,8 @@ def test_a_delivery_of_a_killed_member_is_recorded(
     assert (second.name, second.attempt, second.outcome) == ("eve", 2, Outcome.ACKNOWLEDGED)
     assert [each.name for each in history(place, member="eve").deliveries] == ["eve"]
     assert [each.name for each in history(place, member=first.member).deliveries] == ["bob"]
-    newest = history(place, newest=1)
-    assert ([each.name for each in newest.deliveries], newest.cut) == (["eve"], True)
+    newest = history(place, number=1)
+    assert ([each.name for each in newest.deliveries], newest.more) == (["eve"], True)
 
 
 def test_many_messages_are_few_entries(place: Place) -> None:
@@ -148,7 +155,7 @@ def test_many_messages_are_few_entries(place: Place) -> None:
     assert spans[-1][1] == 20_000
     assert {each.outcome for each in found.deliveries} == {Outcome.ACKNOWLEDGED}
     assert history(place, offset=(0, 777)).deliveries[0].start == 777
-    assert history(place, number=3).earlier == len(found.deliveries) - 3
+    assert history(place, number=3).deliveries == found.deliveries[-3:]
 
 
 def test_the_history_of_a_key(place: Place) -> None:
@@ -226,7 +233,27 @@ def test_a_deleted_topic_is_created_again(place: Place, caplog: pytest.LogCaptur
         remove(admin, topic_of(connection.key("d")))
         receive(subscription, 1)[0].ack()
         wait_until(lambda: is_there(place, 1), "the second delivery in the history")
-    assert [message for message in caplog.messages if "the history of" in message] == []
+    told = [message for message in caplog.messages if "delivery history of" in message]
+    assert len(told) <= 1, "an outage is told once"
+
+
+def test_a_new_subscription_of_the_same_name_has_its_own_history(place: Place) -> None:
+    topic = place.topic(range(3))
+    with place.connect_sync() as connection:
+        with connection.subscribe(topic, durable="d", start="earliest", history=DAY_S) as subscription:
+            receive(subscription, 1)[0].ack()
+        connection.unsubscribe("d")
+        with connection.subscribe(topic, durable="d", start="earliest", history=DAY_S) as subscription:
+            for delivery in receive(subscription, 2):
+                delivery.rollback(delay=60)
+    told = by_offset(history(place))
+    assert (told[0], told[1]) == ([(1, Outcome.ROLLED_BACK)], [(1, Outcome.ROLLED_BACK)])
+
+
+def test_a_subscription_that_is_not_durable_has_none(place: Place) -> None:
+    topic = place.topic([])
+    with place.connect_sync() as connection, pytest.raises(IllegalState, match="no delivery history"):
+        connection.subscribe(topic, history=DAY_S)
 
 
 def test_without_a_history_an_error_says_how_to_have_one(place: Place) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, cast
 
 import pytest
@@ -61,7 +62,7 @@ def taken(notes: Notes, *chunks: Chunk, leaves: bool = False) -> list[Entry]:
 
 def carry(notes: Notes, chunk: Chunk, *, refused: set[int] | None = None) -> list[Entry]:
     """Send the verdicts in an exchange that is answered; the entries then."""
-    notes.collected(chunk, *chunk.send())
+    notes.collected(chunk, *chunk.send()[:2])
     notes.answered(refused or set())
     return taken(notes, chunk)
 
@@ -87,7 +88,7 @@ def test_entries_are_split_by_when_they_were_handed_out(notes: Notes, clock: Clo
         hand_out(notes, chunk, start, start + 2)
         clock.ms += 5
     hand_outs = [(0, 2, 1_000), (2, 4, 1_005), (4, 6, 1_010)]
-    assert chunk.handouts == hand_outs
+    assert chunk.recorded().handouts == hand_outs
     for index in (1, 2, 3):
         chunk.acknowledge(index)
     assert told(carry(notes, chunk)) == [
@@ -102,7 +103,7 @@ def test_records_that_are_handed_out_one_by_one_in_a_millisecond_share_an_entry(
     chunk = a_chunk(4)
     for index in range(4):
         hand_out(notes, chunk, index, index + 1)
-    assert chunk.handouts == [(0, 4, 1_000)]
+    assert chunk.recorded().handouts == [(0, 4, 1_000)]
 
 
 def test_each_way_to_end_a_delivery_has_its_outcome(notes: Notes, clock: Clock) -> None:
@@ -114,18 +115,18 @@ def test_each_way_to_end_a_delivery_has_its_outcome(notes: Notes, clock: Clock) 
     chunk.release(2)
     chunk.hold_too_long(3)
     chunk.reject(4)
-    chunk.causes[4] = "rejected"
+    chunk.recorded().causes[4] = "rejected"
     chunk.dead_letter_written(4)
     clock.ms = 1_100
     entries = carry(notes, chunk)
-    assert sorted(told(entries)) == [
+    assert sorted(told(entries), key=itemgetter(0)) == [
         ([100, 101], 1, 1_000, Outcome.ACKNOWLEDGED, 1_100),
         ([102, 103], 1, 1_000, Outcome.ROLLED_BACK, 1_100),
         ([104, 105], 1, 1_000, Outcome.RELEASED, 1_100),
         ([106, 107], 1, 1_000, Outcome.OVERDUE, 1_100),
         ([108, 109], 1, 1_000, Outcome.DEAD, 1_100),
         ([110, 111], 1, 1_000, Outcome.HANDED, 1_100),
-        ([112, 113], 0, None, Outcome.EXPIRED, 1_100),
+        ([112, 113], None, None, Outcome.EXPIRED, 1_100),
     ]
     by_outcome = {each.outcome: each for each in entries}
     assert by_outcome[Outcome.ROLLED_BACK].delay == 250
@@ -180,7 +181,7 @@ def test_verdicts_that_are_never_answered(notes: Notes, leaves: bool) -> None:
     chunk = a_chunk(1)
     hand_out(notes, chunk, 0, 1)
     chunk.acknowledge(0)
-    notes.collected(chunk, *chunk.send())
+    notes.collected(chunk, *chunk.send()[:2])
     if not leaves:
         notes.unanswered(())
     assert [each.outcome for each in taken(notes, chunk, leaves=leaves)] == [Outcome.UNKNOWN]
@@ -190,7 +191,7 @@ def test_verdicts_that_are_sent_again_are_noted_once(notes: Notes) -> None:
     chunk = a_chunk(2)
     hand_out(notes, chunk, 0, 2)
     chunk.acknowledge_range(0, 2)
-    notes.collected(chunk, *chunk.send())
+    notes.collected(chunk, *chunk.send()[:2])
     notes.unanswered({id(chunk)})
     for index in (0, 1):
         chunk.unsend(index)
@@ -202,13 +203,76 @@ def test_verdicts_that_are_sent_again_are_noted_once(notes: Notes) -> None:
     assert told(carry(notes, chunk)) == [([101, 102], 1, 1_000, Outcome.ACKNOWLEDGED, 1_000)]
 
 
+def test_a_dead_letter_stays_one_when_it_is_sent_again(notes: Notes) -> None:
+    chunk = a_chunk(3)
+    hand_out(notes, chunk, 0, 3)
+    chunk.reject(0)
+    chunk.recorded().causes[0] = "rejected"
+    chunk.dead_letter_written(0)
+    chunk.expire_dispatched(1)
+    chunk.acknowledge(2)
+    notes.collected(chunk, *chunk.send()[:2])
+    notes.unanswered({id(chunk)})
+    for index in range(3):
+        chunk.unsend(index)
+    chunk.low = 0
+    assert [(each.offsets, each.outcome, each.cause) for each in carry(notes, chunk)] == [
+        ([100, 101], Outcome.DEAD, "rejected"),
+        ([101, 102], Outcome.EXPIRED, None),
+        ([102, 103], Outcome.ACKNOWLEDGED, None),
+    ]
+
+
+def test_an_acknowledgement_whose_answer_never_came_is_unknown(notes: Notes) -> None:
+    chunk = a_chunk(2)
+    hand_out(notes, chunk, 0, 2)
+    chunk.acknowledge(0)
+    chunk.send()
+    chunk.unsend(0)
+    chunk.acknowledge(1)
+    before = bytes(chunk.verdicts)
+    chunk.lose()
+    notes.changed(chunk, before)
+    assert [(each.offsets, each.outcome) for each in taken(notes)] == [
+        ([100, 101], Outcome.UNKNOWN),
+        ([101, 102], Outcome.REFUSED),
+    ]
+
+
+def test_what_was_never_carried_when_a_member_left_comes_again(notes: Notes) -> None:
+    chunk = a_chunk(3)
+    hand_out(notes, chunk, 0, 2)
+    chunk.acknowledge(0)
+    assert [(each.offsets, each.outcome) for each in taken(notes, chunk, leaves=True)] == [
+        ([100, 101], Outcome.REFUSED),
+        ([101, 102], Outcome.LOST),
+    ]
+
+
+def test_a_defect_ends_the_notes_and_nothing_else(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chunk = a_chunk(2)
+    hand_out(notes, chunk, 0, 2)
+    chunk.acknowledge(0)
+    monkeypatch.setattr(noting, "_by_time", None)
+    assert carry(notes, chunk) == []
+    assert "a defect of kafkadur" in caplog.text
+    chunk.acknowledge(1)
+    assert carry(notes, chunk) == []
+    before = bytes(chunk.verdicts)
+    chunk.lose()
+    notes.changed(chunk, before)
+    assert taken(notes, chunk, leaves=True) == []
+
+
 def test_what_does_not_fit_is_counted(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noting, "MOST_OFFSETS", 4)
     chunk = a_chunk(12, offsets=list(range(100, 124, 2)))
     hand_out(notes, chunk, 0, 12)
     for index in range(0, 12, 2):  # alternately, so that no two are one entry
         chunk.roll_back(index, index)
-    notes.collected(chunk, *chunk.send())
+    notes.collected(chunk, *chunk.send()[:2])
     notes.answered(set())
     entries, missing = notes.take_notes(leaves=False)
     assert (len(entries), missing) == (2, 4)
@@ -224,14 +288,21 @@ def test_lanes_of_keys_are_partitions_again(clock: Clock) -> None:
 
 
 def test_a_slow_loop_takes_small_blocks(notes: Notes, clock: Clock) -> None:
-    assert notes.paced(500) == 1, "nothing is known of it yet"
-    clock.ms += 1
-    assert notes.paced(500) == 50, "1 ms a record"
+    chunk = a_chunk(5_000)
+
+    def block(limit: int = 500) -> int:
+        size, start = notes.paced(limit), chunk.handed
+        hand_out(notes, chunk, start, start + size)
+        return size
+
+    sizes = [block() for _ in range(11)]
+    assert sizes == [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500], "no time at all"
+    clock.ms += 500
+    assert block() == 50, "1 ms a record"
     clock.ms += 50 * 100
-    assert notes.paced(500) == 1, "100 ms a record"
-    assert notes.paced(500) == 500, "no time at all"
-    clock.ms += 5
-    assert notes.paced(500) == 500
+    assert block() == 1, "100 ms a record"
+    clock.ms += 1
+    assert block() == 2, "it grows slowly: the next ones may be slow again"
 
 
 def test_entries_are_read_as_they_were_written() -> None:
@@ -242,28 +313,45 @@ def test_entries_are_read_as_they_were_written() -> None:
             partition=0, offsets=[7, 8], attempt=0, handed=None, outcome=Outcome.DEAD, at=9, cause="expiring"
         ),
     ]
-    written = Written(member="m", name="n", entries=entries, missing=4)
-    ((value, number),) = encoded("s", written)
+    written = Written(subscription="s", member="m", name="n", number=5, entries=entries, missing=4)
+    ((value, number),) = encoded(written)
     assert number == 4 + 3 + 1 + 1
     assert decoded(value) == written
 
 
 def test_many_entries_are_spread_over_messages() -> None:
     entry = Entry(partition=0, offsets=[0, 1] * 5_000, attempt=1, handed=1, outcome=Outcome.RELEASED, at=1)
-    values = list(encoded("s", Written(member="m", name="n", entries=[entry] * 5, missing=2)))
-    read = [decoded(value) for value, _ in values]
-    assert [len(each.entries) for each in read if each is not None] == [2, 2, 1]
-    assert [each.missing for each in read if each is not None] == [2, 0, 0]
+    large = replace(entry, offsets=[0, 1] * 15_000)
+    written = Written(
+        subscription="s", member="m", name="n", number=7, entries=[entry] * 4 + [large], missing=2
+    )
+    values = list(encoded(written))
+    read = [each for value, _ in values if (each := decoded(value)) is not None]
+    assert [len(each.entries) for each in read] == [2, 2, 1, 1]
+    assert [each.missing for each in read] == [2, 0, 0, 0]
+    assert [each.number for each in read] == [7, 8, 9, 10]
+    assert [
+        offset for each in read[2:] for entry in each.entries for offset in entry.offsets
+    ] == large.offsets
     assert all(len(value) < 500_000 for value, _ in values)
+
+
+HEAD = b'{"format":1,"subscription":"s","member":"m","name":"n","number":1,"entries":'
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        None, b"", b"{", b"[]", b'{"format":1}', b'{"format":2,"member":"m","name":"n","entries":[]}',
-        b'{"format":1,"member":"m","name":"n","entries":[{"partition":0}]}',
-        b'{"format":1,"member":"m","name":"n","entries":[{"partition":0,"offsets":[0,1],"outcome":"eaten"}]}',
+        None, b"", b"{", b"[]", b'{"format":1}', HEAD.replace(b"1", b"2", 1) + b"[]}",
+        HEAD + b'[{"partition":0,"outcome":"lost"}]}', HEAD + b'[],"missing":1e999}', b"[" * 100_000,
     ],
 )  # fmt: skip
 def test_a_damaged_message_is_left_out(value: bytes | None) -> None:
     assert decoded(value) is None
+
+
+def test_an_outcome_of_a_newer_version_is_left_out() -> None:
+    known = b'{"partition":0,"offsets":[0,1],"attempt":1,"handed":1,"at":1,"outcome":"lost"}'
+    read = decoded(HEAD + b"[" + known + b"," + known.replace(b"lost", b"eaten") + b"]}")
+    assert read is not None
+    assert [each.outcome for each in read.entries] == [Outcome.LOST]

@@ -1,12 +1,12 @@
 """Reading a delivery history: entries become deliveries; a delivery without a verdict is shown as such."""
 
+from itertools import count
 from typing import Any, cast
 
-import pytest
 from confluent_kafka import Message
 
 from kafkadur.history.entries import Entry, Outcome, Written, encoded
-from kafkadur.history.reading import Delivered, Reader, Runs, without
+from kafkadur.history.reading import Delivered, Reader
 
 
 class Value:
@@ -20,7 +20,7 @@ class Value:
 
 
 def messages(*written: Written) -> list[Message]:
-    return [cast("Any", Value(value)) for each in written for value, _ in encoded("s", each)]
+    return [cast("Any", Value(value)) for each in written for value, _ in encoded(each)]
 
 
 def handed(*offsets: int, at: int = 10, attempt: int = 1) -> Entry:
@@ -40,8 +40,14 @@ def acked(*offsets: int, handed: int = 10, attempt: int = 1) -> Entry:
     )
 
 
-def by(member: str, *entries: Entry, missing: int = 0) -> Written:
-    return Written(member=member, name=f"name of {member}", entries=list(entries), missing=missing)
+NUMBERS = count(1)
+
+
+def by(member: str, *entries: Entry, missing: int = 0, subscription: str = "s") -> Written:
+    return Written(
+        subscription=subscription, member=member, name=f"name of {member}", number=next(NUMBERS),
+        entries=list(entries), missing=missing,
+    )  # fmt: skip
 
 
 def told(found: list[Delivered]) -> list[tuple[str, int, int, Outcome]]:
@@ -49,7 +55,7 @@ def told(found: list[Delivered]) -> list[tuple[str, int, int, Outcome]]:
 
 
 def test_a_verdict_takes_the_place_of_the_delivery() -> None:
-    reader = Reader()
+    reader = Reader("s")
     found = list(
         reader.read(messages(by("a", handed(0, 10)), by("a", acked(0, 4, 6, 10)), by("b", acked(4, 5))))
     )
@@ -63,23 +69,23 @@ def test_a_verdict_takes_the_place_of_the_delivery() -> None:
 
 
 def test_another_delivery_of_the_same_message_is_its_own() -> None:
-    reader = Reader()
+    reader = Reader("s")
     found = list(reader.read(messages(by("a", handed(0, 1)), by("a", acked(0, 1, handed=20, attempt=2)))))
     assert told(found) == [("a", 0, 1, Outcome.ACKNOWLEDGED), ("a", 0, 1, Outcome.HANDED)]
 
 
 def test_a_verdict_for_all_leaves_no_delivery_open() -> None:
     written = messages(by("a", handed(0, 2)), by("a", handed(2, 4)), by("a", acked(0, 4)))
-    assert told(list(Reader().read(written))) == [("a", 0, 4, Outcome.ACKNOWLEDGED)]
+    assert told(list(Reader("s").read(written))) == [("a", 0, 4, Outcome.ACKNOWLEDGED)]
 
 
 def test_only_what_is_asked_for() -> None:
     written = messages(by("a", acked(0, 100), missing=3), by("b", acked(100, 200), missing=4))
-    reader = Reader(offsets={0: (150, 7, 99), 1: (5,)})
+    reader = Reader("s", offsets={0: (150, 7, 99), 1: (5,)})
     assert [each.start for each in reader.read(written)] == [7, 99, 150]
     assert reader.missing == 7
     for name in ("b", "name of b"):
-        reader = Reader(member=name)
+        reader = Reader("s", member=name)
         assert told(list(reader.read(written))) == [("b", 100, 200, Outcome.ACKNOWLEDGED)]
         assert reader.missing == 4
 
@@ -87,20 +93,18 @@ def test_only_what_is_asked_for() -> None:
 def test_damaged_messages_are_passed_over() -> None:
     read: list[int] = []
     damaged = cast("Any", Value(b"nothing"))
-    found = list(Reader().read([damaged, *messages(by("a", acked(0, 1)))], read.append))
+    reader = Reader("s")
+    found = list(reader.read([damaged, *messages(by("a", acked(0, 1)))], read.append))
     assert told(found) == [("a", 0, 1, Outcome.ACKNOWLEDGED)]
-    assert read == [1, 2]
+    assert (read, reader.unread) == ([1, 2], 1)
 
 
-@pytest.mark.parametrize(
-    ("runs", "taken", "left"),
-    [
-        ([(0, 10)], [(0, 10)], []),
-        ([(0, 10)], [(3, 5)], [(0, 3), (5, 10)]),
-        ([(0, 10)], [(0, 2), (8, 12)], [(2, 8)]),
-        ([(0, 2), (5, 6)], [(1, 9)], [(0, 1)]),
-        ([(0, 2)], [(2, 4)], [(0, 2)]),
-    ],
-)
-def test_runs_without_others(runs: Runs, taken: Runs, left: Runs) -> None:
-    assert without(runs, taken) == left
+def test_another_subscription_of_the_name_is_not_shown() -> None:
+    written = messages(by("a", acked(0, 1), subscription="before"), by("a", acked(1, 2)))
+    assert told(list(Reader("s").read(written))) == [("a", 1, 2, Outcome.ACKNOWLEDGED)]
+
+
+def test_a_message_that_was_written_twice_counts_once() -> None:
+    first, second, third = messages(by("a", acked(0, 1)), by("a", acked(1, 2)), by("a", acked(2, 3)))
+    found = Reader("s").read([first, third, second, first, third, second])
+    assert [each.start for each in found] == [0, 2, 1]

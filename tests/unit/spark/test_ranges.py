@@ -5,7 +5,8 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from kafkadur_spark.ranges import LONG, WORD, count, joined, split, within, without, words
+from kafkadur_sharing.ranges import count, joined, within, without
+from kafkadur_spark.ranges import LONG, WORD, split, words
 
 PAIRS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=12)
 
