@@ -49,9 +49,11 @@ class Composer(Part):
     def farewell(self) -> Exchange | None:
         """The last exchange: verdicts, and the rest of every lease, which was not dispatched.
 
-        None while another one is unanswered.
+        None while another one is unanswered, or while there are verdicts on more partitions than one exchange
+        touches: then `build` makes exchanges that carry them.
         """
-        if self._pending.exchange is not None:
+        speaking = {chunk.lease.partition for chunk in self._in_flight if chunk.has_verdicts()}
+        if self._pending.exchange is not None or len(speaking) > MAX_PARTITIONS:
             return None
         exchange = self._compose(self._terms.monotonic())
         parts = {part.partition: part for part in exchange.parts}

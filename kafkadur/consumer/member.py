@@ -426,7 +426,7 @@ class Member:
     def farewell(self) -> Exchange | None:
         """The last exchange: verdicts, and the rest of every lease, which was not dispatched.
 
-        None while another one is unanswered.
+        None while `build` has to be called for an exchange before it.
         """
         with self.lock:
             return self._composer.farewell()

@@ -259,13 +259,13 @@ class CoordinatorThread:
         member.release_all()
         deadline = time.monotonic() + 5.0
         while not served.detached and time.monotonic() < deadline:
-            exchange = member.farewell() or member.build(time.monotonic())
+            farewell = member.farewell()
+            exchange = farewell or member.build(time.monotonic())
             if exchange is None:
                 break
             sent_at = time.monotonic()
-            farewell = exchange.credit == 0 and exchange.span == 0
             member.apply(served.session.exchange(exchange), sent_at)
-            if farewell:
+            if farewell is not None:
                 break
         if member.transacted and (member.unconfirmed_acks() or served.detached):
             return  # Redis does not have all that is committed: another member looks it up

@@ -135,6 +135,23 @@ async def emptied(place: Place) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_a_member_that_leaves_sends_all_its_verdicts(place: Place, kind: str) -> None:
+    """On more partitions, or lanes of keys, than one exchange touches."""
+    topic = place.make_topic(PARTITIONS)
+    publish(place, topic, range(1))
+    async with place.connect() as connection:
+        subscription = await connection.subscribe(topic, durable="d", start="earliest", **KINDS[kind])
+        deliveries = await take(subscription, 3 * MAX_PARTITIONS)
+        assert len({delivery.partition for delivery in deliveries}) == 3 * MAX_PARTITIONS
+        for delivery in deliveries:
+            delivery.ack_nowait()
+        await subscription.close()  # raises `LeaseLost` if an acknowledgement is not confirmed
+        async with await connection.subscribe(topic, durable="d", **KINDS[kind]) as rest:
+            await ack_all(await take(rest, PARTITIONS - len(deliveries)))
+    await emptied(place)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_every_partition_gets_its_due(place: Place, kind: str) -> None:
     """Two members share the work, or the second one takes over; then comes one more on each partition."""
     topic = place.make_topic(PARTITIONS)
