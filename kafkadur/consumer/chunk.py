@@ -98,13 +98,6 @@ class Settling(Protocol):
         ...
 
 
-class Handouts(Protocol):
-    """The notes of a member for its delivery history (`history/notes.py`)."""
-
-    def handed(self, chunk: Chunk, start: int, end: int) -> None:
-        """Records [start, end) of a chunk were handed out."""
-
-
 class HoldTimes(Protocol):
     """How long records are held (`MaxHold`)."""
 
@@ -127,11 +120,6 @@ class Owner(Protocol):
     decoding: Decoding
     tracing: Tracing | None
     gate: Gate
-
-    @property
-    def notes(self) -> Handouts | None:
-        """The notes for the delivery history; None: the subscription has none."""
-        ...
 
     @property
     def max_hold(self) -> HoldTimes | None:
@@ -565,7 +553,7 @@ def one_by_one(make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: in
     """
     member, verdicts, messages = chunk.member, chunk.verdicts, chunk.messages
     group, lane = chunk.lease.group, chunk.lease.lane
-    single, max_hold, gate, notes = member.window == 1, member.max_hold, member.gate, member.notes
+    single, max_hold, gate = member.window == 1, member.max_hold, member.gate
     filling = range(start if single else end - 1, end if member.lanes_apart else 0)
     for index in range(start, end):
         try:
@@ -578,8 +566,6 @@ def one_by_one(make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: in
             with contextlib.suppress(IndexError):
                 verdicts[index] = FRESH
             return
-        if notes is not None:
-            notes.handed(chunk, index, index + 1)
         chunk.handed = index + 1
         if max_hold is not None:
             max_hold.hand_out(chunk, index, index + 1)

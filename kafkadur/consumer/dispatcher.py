@@ -70,7 +70,11 @@ class Dispatcher(Part):
                 chunk.lease.group.turn.run(chunk)
                 start = chunk.handed
                 end = min(len(chunk.messages), start + room)
-                return chunk, start, self.timeliness.end_of_block(chunk, start, end) if chunk.times else end
+                if chunk.times:
+                    end = self.timeliness.end_of_block(chunk, start, end)
+                if self._notes is not None:
+                    self._notes.run(chunk, start, end)
+                return chunk, start, end
             if not chunk.lease.group.frozen:
                 return None
 

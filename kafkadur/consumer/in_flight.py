@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 
-from kafkadur.consumer.chunk import HANDED, Chunk, Handouts
+from kafkadur.consumer.chunk import HANDED, Chunk
 from kafkadur.consumer.confirmations import Pending
 from kafkadur.consumer.schedule import Schedule
 from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.native import detach
+from kafkadur.history.notes import Notes
 
 #: Seconds in flight after which a record is detached.
 _LONG = 2.0
@@ -121,7 +122,7 @@ class InFlight:
         max_hold: MaxHold | None,
         pending: Pending,
         schedule: Schedule,
-        notes: Handouts | None,
+        notes: Notes | None,
     ) -> None:
         """`budget`: offsets with a verdict that may be unconfirmed; None: any number.
 

@@ -93,13 +93,31 @@ class Notes:
         return min(limit, max(1, min(fast, 2 * got)))
 
     def handed(self, chunk: Chunk, start: int, end: int) -> None:
-        """Records [start, end) of a chunk were handed out. Takes no lock: it is called in their order."""
+        """Records [start, end) of a chunk are handed out."""
         self._got += end - start
-        now, handouts = self._now_ms(), chunk.recorded().handouts
-        if handouts and handouts[-1][1:] == (start, now):
-            handouts[-1] = (handouts[-1][0], end, now)
-        else:
-            handouts.append((start, end, now))
+        chunk.recorded().handouts.append([start, end, self._now_ms()])
+
+    def run(self, chunk: Chunk, start: int, end: int) -> None:
+        """Records [start, end) of a chunk are handed out one by one from now on.
+
+        The first one is dated now. The others cost nothing: they are dated when the next exchange is made,
+        which is within 50 ms of the verdict on the one before.
+        """
+        self._see(chunk)
+        recorded = chunk.recorded()
+        if recorded.handouts and recorded.handouts[-1][0] == start:  # it was not handed out then
+            recorded.handouts.pop()
+        recorded.handouts.append([start, start + 1, self._now_ms()])
+        recorded.run_end = end
+
+    def _see(self, chunk: Chunk) -> None:
+        """Date the records of a run that were handed out since the last look."""
+        recorded = chunk.recorded()
+        if recorded.run_end == 0:
+            return
+        seen, end = recorded.handouts[-1][1], min(chunk.handed, recorded.run_end)
+        if end > seen:
+            recorded.handouts.append([seen, end, self._now_ms()])
 
     # -- verdicts
 
@@ -117,6 +135,7 @@ class Notes:
     def _collect(
         self, chunk: Chunk, settled: Sequence[tuple[int, int]], returned: Sequence[tuple[int, How, int]]
     ) -> None:
+        self._see(chunk)
         for run in settled:
             self._settled(self._sent, chunk, run)
         for index, how, delay in returned:
@@ -171,6 +190,7 @@ class Notes:
             self._end()
 
     def _note_changes(self, chunk: Chunk, before: bytes, after: bytes | bytearray) -> None:
+        self._see(chunk)
         found: _Found = []
         for start, end, old, new in _changes(before, after):
             if new == SENT:
@@ -197,9 +217,10 @@ class Notes:
     ) -> None:
         """Note an outcome of a run of records, by the times at which they were handed out."""
         lease, at = chunk.lease, self._now_ms()
-        for start, end, handed in _by_time(chunk.recorded(), *run):
+        for start, end, dated in _by_time(chunk.recorded(), *run):
+            handed = None if outcome is Outcome.EXPIRED else dated  # the application never had it
             if handed is None and outcome not in (Outcome.DEAD, Outcome.EXPIRED):
-                continue  # no member had it
+                continue
             entry = Entry(
                 partition=lease.partition // self._lanes,
                 attempt=None if handed is None else lease.attempts + 1,
@@ -247,6 +268,7 @@ class Notes:
                 before = bytes(chunk.verdicts)
                 self._note_changes(chunk, before, before.translate(_VOID))
                 continue
+            self._see(chunk)
             recorded = chunk.recorded()
             start, recorded.told = max(chunk.low, recorded.told), max(chunk.handed, recorded.told)
             for match in _IN_HANDS.finditer(bytes(chunk.verdicts), start, recorded.told):

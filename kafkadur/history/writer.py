@@ -29,8 +29,8 @@ _log = logging.getLogger("kafkadur.history")
 EVERY, _SOON = 1.0, 0.05
 #: Seconds until a topic that cannot be written is tried again: at first, and at most.
 _WAIT_S = (1.0, 60.0)
-#: Seconds in which the entries of a member that has left, or of a closed connection, must be written.
-_LAST_S = 5.0
+#: Seconds in which the entries of a member that has left must be written, and those of a closed connection.
+_LEFT_S, _LAST_S = 60.0, 5.0
 
 
 class Noting(Protocol):
@@ -157,7 +157,7 @@ class HistoryThread:
         _log.warning("the connection was closed while delivery histories could not be written: %d lost", lost)
 
     def _round(self) -> bool:
-        """Write what is there; return whether entries of members that have left are not written yet."""
+        """Write what is there; return whether last entries are not written yet."""
         if self._log is None:
             self._log = self._make()
         self._log.serve(_SOON if self._closing else 0.0)
@@ -169,6 +169,8 @@ class HistoryThread:
         now = time.monotonic()
         with self._lock:
             self._members = [each for each in self._members if not self._is_over(each, now)]
+            if self._closing:
+                return any(not each.is_written for each in self._members)
             return any(each.left_at is not None for each in self._members)
 
     def _is_over(self, member: _Member, now: float) -> bool:
@@ -177,7 +179,7 @@ class HistoryThread:
             return False
         if member.is_written:
             return True
-        if self._closing or now - member.left_at < _WAIT_S[1]:
+        if self._closing or now - member.left_at < _LEFT_S:
             return False
         lost = sum(number for _, number in member.waiting)
         _log.warning(
@@ -208,9 +210,14 @@ class HistoryThread:
         if not member.waiting:
             self._take(member, leaves=leaves)
         waiting, member.waiting = list(member.waiting), deque()
-        for value, number in waiting:
+        for place, message in enumerate(waiting):
             member.under_way += 1
-            log.write(name, value, partial(self._done, topic, member, (value, number)))
+            try:
+                log.write(name, message[0], partial(self._done, topic, member, message))
+            except Exception:
+                member.under_way -= 1
+                member.waiting.extend(waiting[place:])
+                raise
 
     @staticmethod
     def _take(member: _Member, *, leaves: bool) -> None:

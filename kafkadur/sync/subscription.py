@@ -209,7 +209,9 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
     def _next_deliveries(self, deadline: float | None = None) -> Iterator[Delivery[V_co, K_co]] | None:
         losses = self._member.losses
         notes, size = (self._member.notes, self._block_size)
-        block = self._next_block(size if notes is None else notes.paced(size), deadline)
+        if notes is not None and (not self._one_by_one):
+            size = notes.paced(size)
+        block = self._next_block(size, deadline)
         if block is None:
             return None
         chunk, _, end = block

@@ -87,7 +87,7 @@ def test_entries_are_split_by_when_they_were_handed_out(notes: Notes, clock: Clo
     for start in (0, 2, 4):
         hand_out(notes, chunk, start, start + 2)
         clock.ms += 5
-    hand_outs = [(0, 2, 1_000), (2, 4, 1_005), (4, 6, 1_010)]
+    hand_outs = [[0, 2, 1_000], [2, 4, 1_005], [4, 6, 1_010]]
     assert chunk.recorded().handouts == hand_outs
     for index in (1, 2, 3):
         chunk.acknowledge(index)
@@ -99,11 +99,30 @@ def test_entries_are_split_by_when_they_were_handed_out(notes: Notes, clock: Clo
     ]
 
 
-def test_records_that_are_handed_out_one_by_one_in_a_millisecond_share_an_entry(notes: Notes) -> None:
-    chunk = a_chunk(4)
-    for index in range(4):
-        hand_out(notes, chunk, index, index + 1)
-    assert chunk.recorded().handouts == [(0, 4, 1_000)]
+def test_records_that_are_handed_out_one_by_one_are_dated_with_the_exchanges(
+    notes: Notes, clock: Clock
+) -> None:
+    chunk = a_chunk(6)
+    notes.run(chunk, 0, 5)
+    notes.run(chunk, 0, 5)  # nothing was handed out before
+    for index in range(3):
+        chunk.hand_out(index, index + 1)
+        chunk.acknowledge(index)
+    clock.ms = 1_020
+    assert told(carry(notes, chunk)) == [
+        ([100, 101], 1, 1_000, Outcome.ACKNOWLEDGED, 1_020),
+        ([101, 103], 1, 1_020, Outcome.ACKNOWLEDGED, 1_020),
+    ]
+    chunk.hand_out(3, 4)
+    clock.ms = 1_030
+    assert told(taken(notes, chunk)) == [([103, 104], 1, 1_030, Outcome.HANDED, 1_030)]
+    chunk.expire()  # the next one
+    clock.ms = 9_000
+    notes.run(chunk, 5, 6)
+    chunk.hand_out(5, 6)
+    chunk.acknowledge(5)
+    found = {each.offsets[0]: (each.handed, each.outcome) for each in carry(notes, chunk)}
+    assert found == {104: (None, Outcome.EXPIRED), 105: (9_000, Outcome.ACKNOWLEDGED)}
 
 
 def test_each_way_to_end_a_delivery_has_its_outcome(notes: Notes, clock: Clock) -> None:
