@@ -22,7 +22,7 @@ from confluent_kafka import Message
 from kafkadur.consumer.gate import Gate
 from kafkadur.consumer.turn import LaneGroup
 from kafkadur.fetch.buffer import Records
-from kafkadur.history.recorded import Recorded
+from kafkadur.history.recorded import Recorded, add_ranges
 from kafkadur.message.serialization import Decoding
 from kafkadur.message.times import NONE, TimesByIndex
 from kafkadur.message.tracing import Tracing
@@ -281,23 +281,15 @@ class Chunk:
     def recorded(self) -> Recorded:
         """What is kept for the delivery history."""
         if self._recorded is None:
-            self._recorded = Recorded()
+            lease = self.lease
+            self._recorded = Recorded(
+                id(self), lease.partition, lease.attempts, self.first, self.offsets, self.overdue
+            )
         return self._recorded
 
     def add_ranges(self, pairs: list[int], start: int, end: int) -> None:
         """Add the offsets of records [start, end) to a list start, end, start, end, ..."""
-        if self.offsets is None:
-            first, last = self.first + start, self.first + end
-            if pairs and pairs[-1] == first:
-                pairs[-1] = last
-            else:
-                pairs += (first, last)
-            return
-        for offset in self.offsets[start:end]:
-            if pairs and pairs[-1] == offset:
-                pairs[-1] = offset + 1
-            else:
-                pairs += (offset, offset + 1)
+        add_ranges(pairs, self.first, self.offsets, start, end)
 
     # -- counting verdicts
 

@@ -1,8 +1,8 @@
 """What one member notes for the delivery history of its subscription. No I/O.
 
-Verdicts are noted by runs, not one by one: a run of messages that were handed out and settled together is one
-entry, however many they are. They are noted when an exchange carries them, and passed on when the coordinator
-has answered it. The history thread (`writer.py`) takes the notes about once a second.
+The verdicts that an exchange carries are kept as the runs that they are, and become entries when the history
+thread (`writer.py`) takes them, about once a second. Runs that follow one another within 50 ms are one entry,
+however many messages they are.
 
 A defect in here ends the notes, never the member.
 """
@@ -30,21 +30,25 @@ from kafkadur.consumer.chunk import (
     Chunk,
 )
 from kafkadur.history.entries import Entry, Outcome, number_of
-from kafkadur.history.recorded import Recorded
+from kafkadur.history.recorded import Carried, Recorded, add_ranges
 from kafkadur_coordinators.interface import How
 
 _log = logging.getLogger("kafkadur.history")
 
 #: The most offsets, as starts and ends of runs, that are kept for the thread: above, messages are left out.
 MOST_OFFSETS = 200_000
-#: A loop takes blocks that it needs about so long for, seconds, and at most twice as many as it took before.
+#: Runs that follow one another within so many ms are dated together.
+_TOGETHER_MS = 50
+#: A loop takes blocks that it needs about so long for, seconds, and at most twice as many records as before.
 _BLOCK_S = 0.05
 _IN_HANDS = re.compile(b"[" + bytes((HANDED, REJECTED)) + b"]+")
 #: Verdicts that the end of a lease makes void.
 _GIVEN = (ACKED, DEAD, REJECTED, ROLLED_BACK, RELEASED, OVERDUE)
+#: Verdicts that no exchange has carried become lost.
+_VOID = bytes.maketrans(bytes((HANDED, *_GIVEN)), bytes((LOST,)) * (1 + len(_GIVEN)))
 
-#: Entries and the chunks that they are about.
-_Found = list[tuple[Chunk, Entry]]
+#: A run of records: first index, end index.
+_Run = tuple[int, int]
 
 
 class Notes:
@@ -52,18 +56,18 @@ class Notes:
 
     def __init__(self, *, lanes: int, now_ms: Callable[[], int], monotonic: Callable[[], float]) -> None:
         """Nothing was noted. `lanes` a partition; the clocks: ms since 1970, and seconds."""
-        self._lanes = lanes
         self._now_ms = now_ms
         self._monotonic = monotonic
         #: whether a defect has ended the notes
         self._ended = False
-        #: entries about verdicts in the exchange that is not answered yet
-        self._sent: _Found = []
-        self._noted: list[Entry] = []
-        self._offsets = 0
-        self._missing = 0
-        #: when a loop last asked for a block, and how many records were handed out since
+        #: verdicts in the exchange that is not answered yet, and in those that were
+        self._sent: list[Carried] = []
+        self._answered: list[Carried] = []
+        self._size = 0
+        self._entries = _Entries(lanes)
+        #: when a loop last asked for a block, how many records it was to get, how many were handed out since
         self._asked_at = float("-inf")
+        self._pace = 1
         self._got = 0
         #: the member's lock, and the chunks that are in flight
         self._lock: AbstractContextManager[object] = nullcontext()
@@ -77,7 +81,8 @@ class Notes:
         """End the notes: a defect was met, which is being handled."""
         _log.exception("the delivery history of a member ends: this is a defect of kafkadur")
         self._ended = True
-        self._sent, self._noted, self._offsets = [], [], 0
+        self._sent, self._answered = [], []
+        self._entries.take()
 
     # -- handing out
 
@@ -89,8 +94,9 @@ class Notes:
         now = self._monotonic()
         took, self._asked_at = now - self._asked_at, now
         got, self._got = self._got, 0
-        fast = limit if took <= 0 else int(got * _BLOCK_S / took)
-        return min(limit, max(1, min(fast, 2 * got)))
+        fast = limit if took <= 0 else max(1, int(got * _BLOCK_S / took))
+        self._pace = min(limit, fast, 2 * self._pace)
+        return self._pace
 
     def handed(self, chunk: Chunk, start: int, end: int) -> None:
         """Records [start, end) of a chunk are handed out."""
@@ -103,69 +109,47 @@ class Notes:
         The first one is dated now. The others cost nothing: they are dated when the next exchange is made,
         which is within 50 ms of the verdict on the one before.
         """
-        self._see(chunk)
-        recorded = chunk.recorded()
-        if recorded.handouts and recorded.handouts[-1][0] == start:  # it was not handed out then
-            recorded.handouts.pop()
-        recorded.handouts.append([start, start + 1, self._now_ms()])
+        recorded, now = chunk.recorded(), self._now_ms()
+        handouts = recorded.handouts
+        if handouts and handouts[-1][0] == start:  # it was not handed out then
+            handouts.pop()
+        self._see(recorded, chunk.handed, now)
+        if handouts and handouts[-1][1] == start and now - handouts[-1][2] < _TOGETHER_MS:
+            handouts[-1][1] = start + 1
+        else:
+            handouts.append([start, start + 1, now])
         recorded.run_end = end
 
-    def _see(self, chunk: Chunk) -> None:
+    @staticmethod
+    def _see(recorded: Recorded, handed: int, now: int) -> None:
         """Date the records of a run that were handed out since the last look."""
-        recorded = chunk.recorded()
-        if recorded.run_end == 0:
-            return
-        seen, end = recorded.handouts[-1][1], min(chunk.handed, recorded.run_end)
-        if end > seen:
-            recorded.handouts.append([seen, end, self._now_ms()])
+        if recorded.run_end and recorded.handouts:
+            last, end = recorded.handouts[-1], min(handed, recorded.run_end)
+            if end <= last[1]:
+                return
+            if now - last[2] < _TOGETHER_MS:
+                last[1] = end
+            else:
+                recorded.handouts.append([last[1], end, now])
 
     # -- verdicts
 
     def collected(
-        self, chunk: Chunk, settled: Sequence[tuple[int, int]], returned: Sequence[tuple[int, How, int]]
+        self, chunk: Chunk, settled: Sequence[_Run], returned: Sequence[tuple[int, How, int]]
     ) -> None:
         """An exchange carries verdicts of a chunk; parameters as of `Chunk.send`."""
-        if self._ended:
-            return
-        try:
-            self._collect(chunk, settled, returned)
-        except Exception:  # noqa: BLE001 - the member goes on
-            self._end()
-
-    def _collect(
-        self, chunk: Chunk, settled: Sequence[tuple[int, int]], returned: Sequence[tuple[int, How, int]]
-    ) -> None:
-        self._see(chunk)
-        for run in settled:
-            self._settled(self._sent, chunk, run)
-        for index, how, delay in returned:
-            place = (index, index + 1)
-            if how is How.RELEASED:
-                self._add(self._sent, chunk, place, Outcome.RELEASED, delay=delay or None)
-            elif how is How.ROLLED_BACK:
-                outcome = Outcome.OVERDUE if index in chunk.overdue else Outcome.ROLLED_BACK
-                self._add(self._sent, chunk, place, outcome, delay=delay)
-
-    def _settled(self, into: _Found, chunk: Chunk, run: tuple[int, int]) -> None:
-        """Note a run of records that are settled: acknowledged, dead letters or expired."""
-        recorded = chunk.recorded()
-        if not (recorded.causes or recorded.expired):
-            self._add(into, chunk, run, Outcome.ACKNOWLEDGED)
-            return
-        for index in range(*run):
-            cause, outcome = recorded.causes.get(index), Outcome.ACKNOWLEDGED
-            if index in recorded.expired:
-                outcome = Outcome.EXPIRED
-            elif cause is not None:
-                outcome = Outcome.DEAD
-            self._add(into, chunk, (index, index + 1), outcome, cause=cause)
+        if not self._ended and (settled or returned):
+            recorded, now = chunk.recorded(), self._now_ms()
+            if recorded.run_end:
+                self._see(recorded, chunk.handed, now)
+            self._sent.append(Carried(chunk.lease.token, recorded, settled, returned, now))
 
     def answered(self, refused: Collection[int]) -> None:
         """The exchange was answered. The coordinator refused the leases with these tokens."""
-        for chunk, entry in self._sent:
-            if chunk.lease.token in refused:
-                entry.outcome = Outcome.REFUSED
-            self._keep(entry)
+        for carried in self._sent:
+            if carried.token in refused:
+                carried.instead = Outcome.REFUSED
+            self._keep(carried)
         self._sent.clear()
 
     def unanswered(self, stay: Collection[int]) -> None:
@@ -174,11 +158,25 @@ class Notes:
         Verdicts of the chunks with these ids are sent again. Of the others it is not known whether they were
         applied.
         """
-        for chunk, entry in self._sent:
-            if id(chunk) not in stay:
-                entry.outcome = Outcome.UNKNOWN
-                self._keep(entry)
+        for carried in self._sent:
+            if carried.recorded.chunk not in stay:
+                carried.instead = Outcome.UNKNOWN
+                self._keep(carried)
         self._sent.clear()
+
+    def _keep(self, carried: Carried) -> None:
+        """Keep verdicts for the history thread, if there is room."""
+        last = carried.recorded.last
+        if last is not None and carried.at - last.at < _TOGETHER_MS and last.is_followed_by(carried):
+            last.settled = ((last.settled[0][0], carried.settled[0][1]),)
+            return
+        size = len(carried.settled) + len(carried.returned)
+        if self._size + size > MOST_OFFSETS:
+            self._entries.missing += sum(b - a for a, b in carried.settled) + len(carried.returned)
+            return
+        self._size += size
+        self._answered.append(carried)
+        carried.recorded.last = carried
 
     def changed(self, chunk: Chunk, before: bytes) -> None:
         """Leases were lost, or leased again. `before`: the verdict bytes of a chunk before that."""
@@ -190,56 +188,18 @@ class Notes:
             self._end()
 
     def _note_changes(self, chunk: Chunk, before: bytes, after: bytes | bytearray) -> None:
-        self._see(chunk)
-        found: _Found = []
+        recorded, entries, now = chunk.recorded(), self._entries, self._now_ms()
+        self._see(recorded, chunk.handed, now)
         for start, end, old, new in _changes(before, after):
             if new == SENT:
-                self._settled(found, chunk, (start, end))
+                entries.settled(recorded, (start, end), now)
             elif old == HANDED:
-                self._add(found, chunk, (start, end), Outcome.LOST)
+                entries.add(recorded, (start, end), Outcome.LOST, now)
             elif old in _GIVEN:
                 for index in range(start, end):
                     unknown = index in chunk.outcome_unknown
                     outcome = Outcome.UNKNOWN if unknown else Outcome.REFUSED
-                    self._add(found, chunk, (index, index + 1), outcome)
-        for _, entry in found:
-            self._keep(entry)
-
-    def _add(
-        self,
-        into: _Found,
-        chunk: Chunk,
-        run: tuple[int, int],
-        outcome: Outcome,
-        *,
-        delay: int | None = None,
-        cause: str | None = None,
-    ) -> None:
-        """Note an outcome of a run of records, by the times at which they were handed out."""
-        lease, at = chunk.lease, self._now_ms()
-        for start, end, dated in _by_time(chunk.recorded(), *run):
-            handed = None if outcome is Outcome.EXPIRED else dated  # the application never had it
-            if handed is None and outcome not in (Outcome.DEAD, Outcome.EXPIRED):
-                continue
-            entry = Entry(
-                partition=lease.partition // self._lanes,
-                attempt=None if handed is None else lease.attempts + 1,
-                handed=handed, outcome=outcome, at=at, delay=delay, cause=cause,
-            )  # fmt: skip
-            last = into[-1] if into else None
-            if last is not None and last[0] is chunk and _like(last[1], entry):
-                entry = last[1]
-            else:
-                into.append((chunk, entry))
-            chunk.add_ranges(entry.offsets, start, end)
-
-    def _keep(self, entry: Entry) -> None:
-        """Keep an entry for the history thread, if there is room."""
-        if self._offsets + len(entry.offsets) <= MOST_OFFSETS:
-            self._offsets += len(entry.offsets)
-            self._noted.append(entry)
-        elif entry.outcome is not Outcome.HANDED:  # its verdict is noted, too
-            self._missing += number_of(entry)
+                    entries.add(recorded, (index, index + 1), outcome, now)
 
     # -- for the history thread
 
@@ -252,38 +212,120 @@ class Notes:
         with self._lock:
             if not self._ended:
                 try:
-                    self._note_in_flight(leaves=leaves)
+                    self._note_all(leaves=leaves)
                 except Exception:  # noqa: BLE001 - the thread writes for other members, too
                     self._end()
-            taken, missing = self._noted, self._missing
-            self._noted, self._offsets, self._missing = [], 0, 0
-            return taken, missing
+            return self._entries.take()
 
-    def _note_in_flight(self, *, leaves: bool) -> None:
+    def _note_all(self, *, leaves: bool) -> None:
         if leaves:
             self.unanswered(())
-        held: _Found = []
+        answered, self._answered, self._size = self._answered, [], 0
+        now = self._now_ms()
+        for carried in answered:
+            carried.recorded.last = None
+            self._entries.carried(carried)
         for chunk in self._in_flight:
             if leaves:  # what no exchange has carried is void
                 before = bytes(chunk.verdicts)
                 self._note_changes(chunk, before, before.translate(_VOID))
                 continue
-            self._see(chunk)
             recorded = chunk.recorded()
+            self._see(recorded, chunk.handed, now)
             start, recorded.told = max(chunk.low, recorded.told), max(chunk.handed, recorded.told)
             for match in _IN_HANDS.finditer(bytes(chunk.verdicts), start, recorded.told):
-                self._add(held, chunk, match.span(), Outcome.HANDED)
-        for _, entry in held:
-            self._keep(entry)
+                self._entries.add(recorded, match.span(), Outcome.HANDED, now)
 
 
-#: Verdicts that no exchange has carried become lost.
-_VOID = bytes.maketrans(bytes((HANDED, *_GIVEN)), bytes((LOST,)) * (1 + len(_GIVEN)))
+class _Entries:
+    """The entries of one member for the history thread."""
+
+    def __init__(self, lanes: int) -> None:
+        """There is no entry. `lanes` a partition."""
+        self._lanes = lanes
+        self._entries: list[Entry] = []
+        self._offsets = 0
+        #: messages for whose entries there was no room
+        self.missing = 0
+
+    def take(self) -> tuple[list[Entry], int]:
+        """Return the entries, and how many messages are missing in them; afterwards there are none."""
+        entries, missing = self._entries, self.missing
+        self._entries, self._offsets, self.missing = [], 0, 0
+        return entries, missing
+
+    def carried(self, carried: Carried) -> None:
+        """Add what became of the verdicts of an exchange."""
+        recorded, at = carried.recorded, carried.at
+        if carried.instead is not None:
+            for run in (*carried.settled, *((index, index + 1) for index, _, _ in carried.returned)):
+                self.add(recorded, run, carried.instead, at)
+            return
+        for run in carried.settled:
+            self.settled(recorded, run, at)
+        for index, how, delay in carried.returned:
+            place = (index, index + 1)
+            if how is How.RELEASED:
+                self.add(recorded, place, Outcome.RELEASED, at, delay=delay or None)
+            elif how is How.ROLLED_BACK:
+                outcome = Outcome.OVERDUE if index in recorded.overdue else Outcome.ROLLED_BACK
+                self.add(recorded, place, outcome, at, delay=delay)
+
+    def settled(self, recorded: Recorded, run: _Run, at: int) -> None:
+        """Add a run of records that are settled: acknowledged, dead letters or expired."""
+        if not (recorded.causes or recorded.expired):
+            self.add(recorded, run, Outcome.ACKNOWLEDGED, at)
+            return
+        for index in range(*run):
+            cause, outcome = recorded.causes.get(index), Outcome.ACKNOWLEDGED
+            if index in recorded.expired:
+                outcome = Outcome.EXPIRED
+            elif cause is not None:
+                outcome = Outcome.DEAD
+            self.add(recorded, (index, index + 1), outcome, at, cause=cause)
+
+    def add(
+        self,
+        recorded: Recorded,
+        run: _Run,
+        outcome: Outcome,
+        at: int,
+        *,
+        delay: int | None = None,
+        cause: str | None = None,
+    ) -> None:
+        """Add an outcome of a run of records, by the times at which they were handed out."""
+        for start, end, dated in _by_time(recorded.handouts, *run):
+            handed = None if outcome is Outcome.EXPIRED else dated  # the application never had it
+            if handed is None and outcome not in (Outcome.DEAD, Outcome.EXPIRED):
+                continue
+            entry = Entry(
+                partition=recorded.partition // self._lanes,
+                attempt=None if handed is None else recorded.attempts + 1,
+                handed=handed, outcome=outcome, at=at, delay=delay, cause=cause,
+            )  # fmt: skip
+            add_ranges(entry.offsets, recorded.first, recorded.offsets, start, end)
+            last = self._entries[-1] if self._entries else None
+            if last is not None and _like(last, entry) and last.offsets[-1] <= entry.offsets[0]:
+                self._join(last.offsets, entry.offsets)
+            elif self._offsets + len(entry.offsets) <= MOST_OFFSETS:
+                self._offsets += len(entry.offsets)
+                self._entries.append(entry)
+            elif outcome is not Outcome.HANDED:  # its verdict is noted, too
+                self.missing += number_of(entry)
+
+    def _join(self, offsets: list[int], more: list[int]) -> None:
+        """Add runs of offsets to those of an entry, which lie before them."""
+        if offsets[-1] == more[0]:
+            offsets[-1] = more[1]
+            more = more[2:]
+        self._offsets += len(more)
+        offsets += more
 
 
-def _by_time(recorded: Recorded, start: int, end: int) -> Iterator[tuple[int, int, int | None]]:
+def _by_time(handouts: list[list[int]], start: int, end: int) -> Iterator[tuple[int, int, int | None]]:
     """Split records [start, end) by when they were handed out (ms since 1970); None: they were not."""
-    at, handouts = start, recorded.handouts
+    at = start
     for number in range(max(bisect_right(handouts, start, key=itemgetter(0)) - 1, 0), len(handouts)):
         first, last, handed = handouts[number]
         if first >= end:

@@ -82,6 +82,21 @@ def test_a_run_is_one_entry(notes: Notes, clock: Clock) -> None:
     assert taken(notes, chunk) == []
 
 
+def test_exchanges_within_50_ms_are_dated_together(notes: Notes, clock: Clock) -> None:
+    chunk = a_chunk(40)
+    notes.run(chunk, 0, 40)
+    for index in range(30):
+        clock.ms += 5
+        chunk.hand_out(index, index + 1)
+        chunk.acknowledge(index)
+        notes.collected(chunk, *chunk.send()[:2])
+        notes.answered(set())
+    entries = taken(notes, chunk)
+    assert [offset for each in entries for offset in range(*each.offsets)] == list(range(100, 130))
+    assert {each.at for each in entries} == {1_005, 1_055, 1_105}
+    assert {each.handed for each in entries} == {1_000, 1_050, 1_100, 1_150}
+
+
 def test_entries_are_split_by_when_they_were_handed_out(notes: Notes, clock: Clock) -> None:
     chunk = a_chunk(6, attempts=2)
     for start in (0, 2, 4):
@@ -108,14 +123,14 @@ def test_records_that_are_handed_out_one_by_one_are_dated_with_the_exchanges(
     for index in range(3):
         chunk.hand_out(index, index + 1)
         chunk.acknowledge(index)
-    clock.ms = 1_020
+    clock.ms = 1_060
     assert told(carry(notes, chunk)) == [
-        ([100, 101], 1, 1_000, Outcome.ACKNOWLEDGED, 1_020),
-        ([101, 103], 1, 1_020, Outcome.ACKNOWLEDGED, 1_020),
+        ([100, 101], 1, 1_000, Outcome.ACKNOWLEDGED, 1_060),
+        ([101, 103], 1, 1_060, Outcome.ACKNOWLEDGED, 1_060),
     ]
     chunk.hand_out(3, 4)
-    clock.ms = 1_030
-    assert told(taken(notes, chunk)) == [([103, 104], 1, 1_030, Outcome.HANDED, 1_030)]
+    clock.ms = 1_120
+    assert told(taken(notes, chunk)) == [([103, 104], 1, 1_120, Outcome.HANDED, 1_120)]
     chunk.expire()  # the next one
     clock.ms = 9_000
     notes.run(chunk, 5, 6)
@@ -289,10 +304,11 @@ def test_what_does_not_fit_is_counted(notes: Notes, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(noting, "MOST_OFFSETS", 4)
     chunk = a_chunk(12, offsets=list(range(100, 124, 2)))
     hand_out(notes, chunk, 0, 12)
-    for index in range(0, 12, 2):  # alternately, so that no two are one entry
-        chunk.roll_back(index, index)
-    notes.collected(chunk, *chunk.send()[:2])
-    notes.answered(set())
+    for indices in ((0, 2), (4, 6, 8, 10)):
+        for index in indices:
+            chunk.roll_back(index, index)
+        notes.collected(chunk, *chunk.send()[:2])
+        notes.answered(set())
     entries, missing = notes.take_notes(leaves=False)
     assert (len(entries), missing) == (2, 4)
     assert taken(notes) == []
