@@ -31,7 +31,7 @@ from kafkadur_sharing.definition import TypeName
 #: The least part of the rate without a history that is left.
 GOAL = 0.95
 _HOUR_S = 3_600
-_PARTITIONS, _BYTES, _KEYS = 4, 100, 1_000
+_PARTITIONS, _BYTES, _KEYS, _BATCH = 4, 100, 1_000, 500
 #: One message in so many is rolled back where that is measured.
 _ROLLED_BACK = 20
 _talk = Console(stderr=True)
@@ -62,7 +62,7 @@ def some_rolled_back(subscription: kafkadur.sync.Subscription, count: int) -> No
 def in_batches(subscription: kafkadur.sync.Subscription, count: int) -> None:
     """Acknowledge batches without waiting."""
     while count > 0:
-        batch = subscription.receive_batch(timeout=60)
+        batch = subscription.receive_batch(min(count, _BATCH), timeout=60)
         if batch is None:
             message = f"{count} messages did not come"
             raise BenchmarkError(message)

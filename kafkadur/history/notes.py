@@ -29,7 +29,7 @@ from kafkadur.consumer.chunk import (
     SENT,
     Chunk,
 )
-from kafkadur.history.entries import Entry, Outcome, number_of
+from kafkadur.history.entries import Entry, Outcome
 from kafkadur.history.recorded import Carried, Recorded, add_ranges
 from kafkadur_coordinators.interface import How
 
@@ -49,6 +49,8 @@ _VOID = bytes.maketrans(bytes((HANDED, *_GIVEN)), bytes((LOST,)) * (1 + len(_GIV
 
 #: A run of records: first index, end index.
 _Run = tuple[int, int]
+#: What entries have in common, besides the times: partition, attempt, outcome, delay, cause.
+_Kind = tuple[int, int | None, Outcome, int | None, str | None]
 
 
 class Notes:
@@ -245,6 +247,8 @@ class _Entries:
         self._lanes = lanes
         self._entries: list[Entry] = []
         self._offsets = 0
+        #: the last entry of each kind
+        self._last: dict[_Kind, Entry] = {}
         #: messages for whose entries there was no room
         self.missing = 0
 
@@ -252,6 +256,7 @@ class _Entries:
         """Return the entries, and how many messages are missing in them; afterwards there are none."""
         entries, missing = self._entries, self.missing
         self._entries, self._offsets, self.missing = [], 0, 0
+        self._last.clear()
         return entries, missing
 
     def carried(self, carried: Carried) -> None:
@@ -299,28 +304,39 @@ class _Entries:
             handed = None if outcome is Outcome.EXPIRED else dated  # the application never had it
             if handed is None and outcome not in (Outcome.DEAD, Outcome.EXPIRED):
                 continue
-            entry = Entry(
-                partition=recorded.partition // self._lanes,
-                attempt=None if handed is None else recorded.attempts + 1,
-                handed=handed, outcome=outcome, at=at, delay=delay, cause=cause,
-            )  # fmt: skip
+            attempt = None if handed is None else recorded.attempts + 1
+            kind = (recorded.partition // self._lanes, attempt, outcome, delay, cause)
+            entry = self._entry(kind, handed, at)
+            if entry is None:
+                if outcome is not Outcome.HANDED:  # its verdict is noted, too
+                    self.missing += end - start
+                continue
+            before = len(entry.offsets)
             add_ranges(entry.offsets, recorded.first, recorded.offsets, start, end)
-            last = self._entries[-1] if self._entries else None
-            if last is not None and _like(last, entry) and last.offsets[-1] <= entry.offsets[0]:
-                self._join(last.offsets, entry.offsets)
-            elif self._offsets + len(entry.offsets) <= MOST_OFFSETS:
-                self._offsets += len(entry.offsets)
-                self._entries.append(entry)
-            elif outcome is not Outcome.HANDED:  # its verdict is noted, too
-                self.missing += number_of(entry)
+            self._offsets += len(entry.offsets) - before
 
-    def _join(self, offsets: list[int], more: list[int]) -> None:
-        """Add runs of offsets to those of an entry, which lie before them."""
-        if offsets[-1] == more[0]:
-            offsets[-1] = more[1]
-            more = more[2:]
-        self._offsets += len(more)
-        offsets += more
+    def _entry(self, kind: _Kind, handed: int | None, at: int) -> Entry | None:
+        """Return the entry to add offsets to; None: there is no room."""
+        if self._offsets >= MOST_OFFSETS:
+            return None
+        last = self._last.get(kind)
+        if last is not None and _near(last.at, at) and _near(last.handed, handed):
+            return last
+        partition, attempt, outcome, delay, cause = kind
+        entry = Entry(
+            partition=partition, attempt=attempt, handed=handed, outcome=outcome, at=at, delay=delay,
+            cause=cause,
+        )  # fmt: skip
+        self._last[kind] = entry
+        self._entries.append(entry)
+        return entry
+
+
+def _near(one: int | None, other: int | None) -> bool:
+    """Return whether two times (ms) are dated together."""
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) < _TOGETHER_MS
 
 
 def _by_time(handouts: list[list[int]], start: int, end: int) -> Iterator[tuple[int, int, int | None]]:
@@ -350,10 +366,3 @@ def _changes(before: bytes, after: bytes | bytearray) -> Iterator[tuple[int, int
         if old != new and new in (LOST, SENT):
             yield start, end, old, new
         start = end
-
-
-def _like(one: Entry, other: Entry) -> bool:
-    """Return whether two entries differ in their offsets at most."""
-    return (one.partition, one.attempt, one.handed, one.outcome, one.at, one.delay, one.cause) == (
-        other.partition, other.attempt, other.handed, other.outcome, other.at, other.delay, other.cause,
-    )  # fmt: skip

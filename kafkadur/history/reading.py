@@ -46,12 +46,12 @@ class Delivered:
 
 
 class _Holding(NamedTuple):
-    """A delivery, as the entries about it name it."""
+    """Deliveries to one member, which has each message of them once at a time."""
 
     member: str
+    name: str
     partition: int
     attempt: int | None
-    handed: int | None
 
 
 class _Numbers:
@@ -89,8 +89,8 @@ class Reader:
         self._offsets = None if offsets is None else {p: sorted(found) for p, found in offsets.items()}
         self._member = member
         self._numbers: dict[str, _Numbers] = {}
-        #: deliveries without a verdict so far, and their last entry
-        self._held: dict[_Holding, tuple[str, Entry, Ranges]] = {}
+        #: deliveries without a verdict so far: entries, and the offsets of each that have none
+        self._held: dict[_Holding, list[tuple[Entry, Ranges]]] = {}
         #: messages whose entries are missing, as far as that was written
         self.missing = 0
         #: records that are damaged, or that a newer version wrote
@@ -116,9 +116,10 @@ class Reader:
                 self.missing += written.missing
                 for entry in written.entries:
                     yield from self._take(written.member, written.name, entry)
-        for holding, (name, entry, runs) in self._held.items():
-            for run in runs:
-                yield _delivered(holding.member, name, entry, run)
+        for holding, held in self._held.items():
+            for entry, runs in held:
+                for run in runs:
+                    yield _delivered(holding.member, holding.name, entry, run)
 
     def _is_wanted(self, written: Written) -> bool:
         if written.subscription != self._subscription:
@@ -131,19 +132,18 @@ class Reader:
         runs = self._wanted(entry)
         if not runs:
             return
-        holding = _Holding(member, entry.partition, entry.attempt, entry.handed)
-        before = self._held.get(holding)
+        holding = _Holding(member, name, entry.partition, entry.attempt)
+        held = list[tuple[Entry, Ranges]]()
+        for before, had in self._held.pop(holding, ()):
+            if left := without(had, runs):
+                held.append((before, left))
         if entry.outcome is Outcome.HANDED:
-            self._held[holding] = (name, entry, joined([*(before[2] if before else ()), *runs]))
-            return
-        if before is not None:
-            left = without(before[2], runs)
-            if left:
-                self._held[holding] = (*before[:2], left)
-            else:
-                del self._held[holding]
-        for run in runs:
-            yield _delivered(member, name, entry, run)
+            held.append((entry, runs))
+        else:
+            for run in runs:
+                yield _delivered(member, name, entry, run)
+        if held:
+            self._held[holding] = held
 
     def _wanted(self, entry: Entry) -> Ranges:
         """Return the offsets of an entry that are asked for, as runs."""

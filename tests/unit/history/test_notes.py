@@ -101,16 +101,16 @@ def test_entries_are_split_by_when_they_were_handed_out(notes: Notes, clock: Clo
     chunk = a_chunk(6, attempts=2)
     for start in (0, 2, 4):
         hand_out(notes, chunk, start, start + 2)
-        clock.ms += 5
-    hand_outs = [[0, 2, 1_000], [2, 4, 1_005], [4, 6, 1_010]]
+        clock.ms += 50
+    hand_outs = [[0, 2, 1_000], [2, 4, 1_050], [4, 6, 1_100]]
     assert chunk.recorded().handouts == hand_outs
     for index in (1, 2, 3):
         chunk.acknowledge(index)
     assert told(carry(notes, chunk)) == [
-        ([101, 102], 3, 1_000, Outcome.ACKNOWLEDGED, 1_015),
-        ([102, 104], 3, 1_005, Outcome.ACKNOWLEDGED, 1_015),
-        ([100, 101], 3, 1_000, Outcome.HANDED, 1_015),
-        ([104, 106], 3, 1_010, Outcome.HANDED, 1_015),
+        ([101, 102], 3, 1_000, Outcome.ACKNOWLEDGED, 1_150),
+        ([102, 104], 3, 1_050, Outcome.ACKNOWLEDGED, 1_150),
+        ([100, 101], 3, 1_000, Outcome.HANDED, 1_150),
+        ([104, 106], 3, 1_100, Outcome.HANDED, 1_150),
     ]
 
 

@@ -74,6 +74,15 @@ def test_another_delivery_of_the_same_message_is_its_own() -> None:
     assert told(found) == [("a", 0, 1, Outcome.ACKNOWLEDGED), ("a", 0, 1, Outcome.HANDED)]
 
 
+def test_a_verdict_is_that_of_a_delivery_that_is_dated_a_little_apart() -> None:
+    """Deliveries within 50 ms are dated together, and not always the same ones."""
+    written = messages(by("a", handed(0, 2, at=10)), by("a", acked(1, 2, handed=45), acked(0, 1, handed=8)))
+    assert told(list(Reader("s").read(written))) == [
+        ("a", 1, 2, Outcome.ACKNOWLEDGED),
+        ("a", 0, 1, Outcome.ACKNOWLEDGED),
+    ]
+
+
 def test_a_verdict_for_all_leaves_no_delivery_open() -> None:
     written = messages(by("a", handed(0, 2)), by("a", handed(2, 4)), by("a", acked(0, 4)))
     assert told(list(Reader("s").read(written))) == [("a", 0, 4, Outcome.ACKNOWLEDGED)]
