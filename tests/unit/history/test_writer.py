@@ -147,8 +147,8 @@ def test_the_last_entries_of_a_member_that_left_are_written(scene: Scene) -> Non
     scene.log.answers = [("away", True)] * 2
     scene.member.note(1)
     scene.thread.remove(scene.member)
+    wait_until(lambda: scene.member.left, "the last notes taken")
     wait_until(lambda: scene.offsets == [1], "the last entry")
-    assert scene.member.left
     scene.member.note(2)
     scene.thread.close()
     assert scene.offsets == [1], "nothing is taken of a member that has left"
