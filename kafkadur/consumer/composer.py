@@ -49,11 +49,10 @@ class Composer(Part):
     def farewell(self) -> Exchange | None:
         """The last exchange: verdicts, and the rest of every lease, which was not dispatched.
 
-        None while another one is unanswered, or while there are verdicts on more partitions than one exchange
-        touches: then `build` makes exchanges that carry them.
+        None while another one is unanswered, or while more partitions have something to report than one
+        exchange touches: then `build` makes exchanges that carry it.
         """
-        speaking = {chunk.lease.partition for chunk in self._in_flight if chunk.has_verdicts()}
-        if self._pending.exchange is not None or len(speaking) > MAX_PARTITIONS:
+        if self._pending.exchange is not None or len(self._speaking()) > MAX_PARTITIONS:
             return None
         exchange = self._compose(self._terms.monotonic())
         parts = {part.partition: part for part in exchange.parts}
@@ -128,10 +127,7 @@ class Composer(Part):
         If there are too many, those with verdicts are chosen, then those that were touched longest ago. The
         rest is left for the next exchange, except partitions that only may be touched.
         """
-        speaking = {chunk.lease.partition for chunk in self._in_flight if chunk.has_verdicts()}
-        speaking |= {lease.partition for lease in self._leases if lease.gaps}
-        # an earlier exchange may have carried a verdict before its caller asked for the confirmation
-        speaking |= {item.chunk.lease.partition for item in self._confirmations.waiting}
+        speaking = self._speaking()
         news, idle = self._policy.news()
         others = self._with_news(now) | news
 
@@ -142,6 +138,13 @@ class Composer(Part):
         chosen = order[:MAX_PARTITIONS]
         self._schedule.carry(chosen, [p for p in order[MAX_PARTITIONS:] if p in speaking or p in others])
         return self._policy.order(chosen)
+
+    def _speaking(self) -> set[int]:
+        """Partitions with verdicts, gaps or callers to report."""
+        speaking = {chunk.lease.partition for chunk in self._in_flight if chunk.has_verdicts()}
+        speaking |= {lease.partition for lease in self._leases if lease.gaps}
+        # an earlier exchange may have carried a verdict before its caller asked for the confirmation
+        return speaking | {item.chunk.lease.partition for item in self._confirmations.waiting}
 
     def _with_news(self, now: float) -> set[int]:
         """Partitions that are to be touched, with or without verdicts."""

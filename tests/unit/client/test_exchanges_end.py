@@ -135,3 +135,33 @@ def test_a_detached_member_is_attached_before_its_next_exchange() -> None:
         thread._attach_or_exchange(served)  # noqa: SLF001 - what the thread calls
     assert log == ["exchange", "attach", "attach", "attach", "exchange"]
     assert driver.member.failed is None
+
+
+def test_a_member_that_leaves_reports_all_its_verdicts_beside_gaps() -> None:
+    """More partitions have something to report than one exchange touches, fewer have verdicts."""
+    gaps, verdicts = range(10), range(10, 20)
+    driver = Driver(partitions=len(gaps) + len(verdicts))
+    driver.attach(0, 1)
+    states = [state(p, next_=4, readable_end=4) for p in range(driver.partitions)]
+    driver.exchange(0, 1, states, [lease(p + 1, p, 0, 4) for p in range(driver.partitions)])
+    for partition in verdicts:
+        driver.records(partition, range(4))
+    for _ in verdicts:
+        chunk, start, end = driver.block()
+        assert chunk.acknowledge_range(start, end)
+    for partition in gaps:
+        driver.records(partition, range(3, 4))
+    driver.member.begin_close()
+    driver.member.release_all()
+    reported: set[int] = set()
+    for _ in range(MANY):
+        farewell = driver.member.farewell()
+        exchange = farewell or driver.member.build(driver.now)
+        assert exchange is not None
+        assert len(exchange.parts) <= MAX_PARTITIONS
+        reported |= {part.partition for part in exchange.parts if part.settled}
+        driver.member.apply(driver.reply(0, 1, []), driver.now)
+        if farewell is not None:
+            break
+    assert reported >= set(verdicts)
+    assert driver.member.unconfirmed_acks() == 0
