@@ -49,18 +49,33 @@ class TopicAdmin(Topics):
         partitions: int = 1,
         replicas: int = -1,
         config: Mapping[str, str] | None = None,
-        own: bool = False,
     ) -> None:
         """Create a topic, and return when its partitions take messages.
 
-        `replicas` -1: the default of the broker. `own`: it is one of kafkadur itself. Raises
-        `InvalidDestination` for a wrong name, and `IllegalState` if there is such a topic, or if Kafka does
-        not accept a value.
+        `replicas` -1: the default of the broker. Raises `InvalidDestination` for a wrong name, and
+        `IllegalState` if there is such a topic, or if Kafka does not accept a value.
         """
-        new = NewTopic(
-            name if own else validate_topic(name), num_partitions=partitions, replication_factor=replicas,
-            config=dict(config or {}),
-        )  # fmt: skip
+        self._create(validate_topic(name), partitions, replicas, config or {})
+
+    def ensure(self, name: str, *, config: Mapping[str, str]) -> None:
+        """Create a topic of kafkadur itself, with one partition, if it does not exist.
+
+        Another process may create it at the same time. Raises `IllegalState` if Kafka does not accept a
+        value.
+        """
+        try:
+            self.describe(name)
+        except InvalidDestination:
+            try:
+                self._create(name, 1, -1, config)
+            except IllegalState as error:
+                try:
+                    self.describe(name)  # another process may have created it just now
+                except InvalidDestination:
+                    raise error from None
+
+    def _create(self, name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> None:
+        new = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config))
 
         tries = 0
 

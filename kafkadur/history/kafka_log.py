@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kafkadur.admin.topics import TopicAdmin
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError
+from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.redelivery import in_ms
 
 _log = logging.getLogger("kafkadur.history")
@@ -72,8 +72,7 @@ class KafkaLog:
         }
         admin = TopicAdmin(self._kafka, timeout=_TOPIC_S)
         try:
-            if not _exists(admin, topic):
-                _create(admin, topic, config)
+            admin.ensure(topic, config=config)
             try:
                 if admin.retention(topic) != retention:
                     admin.configure(topic, config)
@@ -116,24 +115,6 @@ class KafkaLog:
         for producer in self._left:
             producer.poll(0)
         self._left = [producer for producer in self._left if len(producer)]
-
-
-def _exists(admin: TopicAdmin, topic: str) -> bool:
-    try:
-        admin.describe(topic)
-    except InvalidDestination:
-        return False
-    return True
-
-
-def _create(admin: TopicAdmin, topic: str, config: Mapping[str, str]) -> None:
-    try:
-        admin.create(topic, config=config, own=True)
-    except IllegalState as error:
-        try:
-            admin.describe(topic)  # another process may have made it just now
-        except InvalidDestination:
-            raise error from None
 
 
 def _client(config: Mapping[str, Any]) -> Producer:

@@ -20,7 +20,7 @@ from kafkadur.admin.topics import TopicAdmin
 from kafkadur.service.access import Caller
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, KafkaUnavailable
+from kafkadur_sharing.errors import KafkadurError, KafkaUnavailable
 
 _log = logging.getLogger("kafkadur.service")
 
@@ -152,16 +152,7 @@ class Audit:
     def _create(self) -> None:
         if self._there:
             return
-        try:
-            self._topics.describe(self.topic)
-        except InvalidDestination:
-            try:
-                self._topics.create(self.topic, config=_CONFIG)
-            except IllegalState as error:
-                try:
-                    self._topics.describe(self.topic)  # another service may have made it just now
-                except InvalidDestination:
-                    raise error from None
+        self._topics.ensure(self.topic, config=_CONFIG)
         self._there = True
 
     def last(self, number: int) -> list[Act]:
