@@ -71,10 +71,10 @@ class Delivery(TypedDict):
     #: id and name of the member
     member: str
     name: str
-    #: when the member got them; null: they were settled before a member got them, or it is not known
+    #: when the member got them; null: no member had them, or it is not known
     handed: str | None
     outcome: str
-    #: when that was so
+    #: time of the outcome
     at: str | None
     #: for how long the member had them; null: it has them still, or never had them
     held_ms: int | None

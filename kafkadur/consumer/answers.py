@@ -51,9 +51,10 @@ class Answers(Part):
         # a repeat does not renew the session: the time at which the exchange was sent first counts
         self._gate.last_ok = min(sent_at, self._composer.composed_at)
         self._close_pending()
+        refused = set(reply.refused)
         if self._notes is not None:
-            self._notes.answered(set(reply.refused))
-        for token in set(reply.refused):
+            self._notes.answered(refused)
+        for token in refused:
             self._refuse_lease(token)
         self.take_role(reply.role)
         self._take_paused(paused=reply.paused)

@@ -25,7 +25,7 @@ _MOST_ENTRIES: Final = 2_000
 
 
 def history_prefix(namespace: str) -> str:
-    """Return what the names of the topics with the histories of a namespace begin with.
+    """Return the prefix of the history topics of a namespace.
 
     It has a hash of the namespace, so that it is no prefix of another namespace's.
     """

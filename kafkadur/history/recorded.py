@@ -40,7 +40,7 @@ class Carried:
 
 @dataclass(slots=True, eq=False)
 class Recorded:
-    """Made when the first of it is known: most chunks of subscriptions without a history have none."""
+    """The history data of one chunk. It is made on first use: without a history most chunks have none."""
 
     #: identifies the chunk while that exists
     chunk: int

@@ -4,7 +4,7 @@ It takes the notes once a second, so that deliveries never wait for it. A histor
 subscription's state: while Kafka does not take it, notes are kept up to a bound, messages beyond it are left
 out, and the next entry says how many. Nothing else depends on it.
 
-What a member noted is written when all that it noted before is written: so entries are in order.
+Notes of a member are written only after its earlier ones, so its entries are in order.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Member:
 class _Topic:
     """What is known of a topic."""
 
-    #: what it was prepared for; None: it must be prepared
+    #: the retention that it was prepared with; None: it has to be prepared
     kept: timedelta | None = None
     #: why it could not be written the last time; empty: it could
     trouble: str = ""
@@ -100,7 +100,7 @@ class HistoryThread:
     def __init__(self, make: Callable[[], HistoryLog]) -> None:
         """`make` makes what writes, in the thread."""
         self._make = make
-        self._log: HistoryLog | None = None
+        self._target: HistoryLog | None = None
         self._members: list[_Member] = []
         self._topics: dict[str, _Topic] = {}
         self._lock = threading.Lock()
@@ -158,14 +158,14 @@ class HistoryThread:
 
     def _round(self) -> bool:
         """Write what is there; return whether last entries are not written yet."""
-        if self._log is None:
-            self._log = self._make()
-        self._log.serve(_SOON if self._closing else 0.0)
+        if self._target is None:
+            self._target = self._make()
+        self._target.serve(_SOON if self._closing else 0.0)
         with self._lock:
             members = list(self._members)
         for member in members:
-            self._write(self._log, member)
-        self._log.serve(0.0)
+            self._write(self._target, member)
+        self._target.serve(0.0)
         now = time.monotonic()
         with self._lock:
             self._members = [each for each in self._members if not self._is_over(each, now)]
