@@ -26,6 +26,10 @@ class Log:
         self.answers: list[tuple[str, bool]] = []
         self.prepared: list[timedelta] = []
         self.is_away = False
+        #: answers that are held back, and rounds of the thread
+        self.is_slow = False
+        self.held: list[Done] = []
+        self.rounds = 0
 
     def prepare(self, topic: str, kept: timedelta) -> None:
         del topic
@@ -35,6 +39,9 @@ class Log:
 
     def write(self, topic: str, value: bytes, done: Done) -> None:
         del topic
+        if self.is_slow:
+            self.held.append(done)
+            return
         if self.answers:
             self.refused += 1
             done(*self.answers.pop(0))
@@ -45,7 +52,7 @@ class Log:
         done(None, False)
 
     def serve(self, timeout: float) -> None:
-        """All is done at once."""
+        self.rounds += 1
 
 
 class Member:
@@ -123,6 +130,22 @@ def test_what_is_refused_for_now_is_written_later(scene: Scene, caplog: pytest.L
     scene.member.note(3)
     wait_until(lambda: scene.offsets == [1, 2, 3], "the third entry")
     assert caplog.text.count("cannot be written") == 2, "it is another outage"
+    scene.thread.close()
+
+
+def test_later_entries_wait_for_those_under_way(scene: Scene) -> None:
+    """Else an entry that is tried again would lie behind the verdict that follows it."""
+    scene.log.is_slow = True
+    scene.member.note(1)
+    wait_until(lambda: len(scene.log.held) == 1, "the first entry under way")
+    scene.member.note(2)
+    rounds = scene.log.rounds
+    wait_until(lambda: scene.log.rounds > rounds + 6, "some rounds")
+    assert len(scene.log.held) == 1
+    scene.log.is_slow = False
+    scene.log.held.pop()("away", True)
+    wait_until(lambda: len(scene.offsets) == 2, "both entries")
+    assert scene.offsets == [1, 2]
     scene.thread.close()
 
 
