@@ -1,4 +1,4 @@
-"""What one member notes for the delivery history of its subscription. No I/O.
+"""The notes of one member for the delivery history of its subscription. No I/O.
 
 The verdicts that an exchange carries are kept as the runs that they are, and become entries when the history
 thread (`writer.py`) takes them, about once a second. Runs that follow one another within 50 ms are one entry,

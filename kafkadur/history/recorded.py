@@ -1,4 +1,4 @@
-"""What a chunk keeps for the delivery history of its records, by their indices.
+"""The data that a chunk keeps for the delivery history of its records, by their indices.
 
 It outlives the chunk until the history thread has read it, and so does not refer to the records.
 """
@@ -25,7 +25,7 @@ class Carried:
     returned: Sequence[tuple[int, How, int]]
     #: when, ms since 1970
     at: int
-    #: what became of all of them instead; None: they were applied
+    #: the outcome of all of them, if they were not applied; None: they were
     instead: Outcome | None = None
 
     def is_followed_by(self, other: Carried) -> bool:
