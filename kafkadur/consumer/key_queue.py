@@ -7,10 +7,11 @@ lanes a member keeps is decided in `policy/keyed.py`.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count, islice, takewhile
-from typing import NamedTuple, cast
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import NamedTuple
 
 from confluent_kafka import Message
 
@@ -20,10 +21,17 @@ from kafkadur.message.times import Times
 
 #: The record is settled or lost: the next one of its key may come.
 _DONE = (ACKED, SENT, DEAD, LOST)
-#: Messages of one key that are kept in memory; of the rest only offsets are kept: they are parked.
+#: Records that are kept in memory while they wait, and the bytes of their values. Of further ones only the
+#: offsets are kept: they are parked, and read again when their turn comes.
+MOST_LOADED = 20_000
+MOST_BYTES = 64 * 2**20
+#: Records of one key that are kept beyond that.
 LOADED = 100
-#: Most offsets over which parked records are read again at once.
-_READ_SPAN = 5_000
+#: Records that are read again at once even if there is no room: only the next ones of their keys are kept.
+_FEW = 1_000
+
+#: What orders records: their partition and key, or their partition and offset if they have no key.
+Key = tuple[int, bytes | int]
 
 
 class Record(NamedTuple):
@@ -35,18 +43,23 @@ class Record(NamedTuple):
     times: Times | None = None
 
     @property
-    def key(self) -> object:
-        """The key that orders it: its partition and key, or its partition and offset if it has no key."""
+    def key(self) -> Key:
+        """The key that orders it."""
         key = self.message.key()
-        partition = self.message.partition()
-        return (partition, self.offset) if key is None else (partition, key)
+        return self.message.partition() or 0, self.offset if key is None else key
 
 
-class Parked(NamedTuple):
-    """A record that was granted and read, and of which only the offset is kept: too many of its key wait."""
+@dataclass(slots=True, eq=False)
+class Parked:
+    """A record that was granted and read, and of which only the offset was kept: too many wait."""
 
     lease: Lease
     offset: int
+    key: Key
+    #: the record, after it was read again
+    record: Record | None = None
+    #: whether it was not found then: it does not exist any more
+    gone: bool = False
 
 
 class Keys:
@@ -59,14 +72,18 @@ class Keys:
         #: may be dispatched, at most one of a key
         self._free: deque[Record] = deque()
         #: wait for the record before them, by key
-        self._behind: dict[object, deque[Record | Parked]] = {}
-        #: keys whose next record is parked and has to be read again, and those that are not being read yet
-        self._stalled: dict[object, Parked] = {}
-        self._wanted: list[object] = []
+        self._behind: dict[Key, deque[Record | Parked]] = {}
+        #: how many they are; how many of them are in memory, and the bytes of their values
+        self._waiting = self._loaded = self._bytes = 0
+        #: parked records that were not read again, by partition and offset
+        self._parked: dict[int, dict[int, Parked]] = {}
+        #: keys whose next record is one of these, and those that are not being read yet
+        self._stalled: dict[Key, Parked] = {}
+        self._wanted: list[Key] = []
         #: in flight, by key
-        self._handed: dict[object, tuple[Chunk, int]] = {}
+        self._handed: dict[Key, tuple[Chunk, int]] = {}
         #: rolled back and expected again: offset by key
-        self._expected: dict[object, int] = {}
+        self._expected: dict[Key, int] = {}
         #: may be dispatched later: (monotonic seconds, number, record)
         self._timed: list[tuple[float, int, Record]] = []
         self._numbers = count()
@@ -86,9 +103,24 @@ class Keys:
             self._behind[key] = deque()
             self._let_go(record)
 
-    def _wait(self, key: object, record: Record) -> None:
+    def _wait(self, key: Key, record: Record) -> None:
         behind = self._behind.setdefault(key, deque())
-        behind.append(record if len(behind) < LOADED else Parked(record.lease, record.offset))
+        self._waiting += 1
+        if self._has_room(1) or len(behind) < LOADED:
+            behind.append(record)
+            self._note_loaded(record, 1)
+        else:
+            parked = Parked(record.lease, record.offset, key)
+            behind.append(parked)
+            self._parked.setdefault(key[0], {})[record.offset] = parked
+
+    def _has_room(self, share: int) -> bool:
+        """Whether fewer records are kept than `share` times the limits."""
+        return self._loaded < share * MOST_LOADED and self._bytes < share * MOST_BYTES
+
+    def _note_loaded(self, record: Record, sign: int) -> None:
+        self._loaded += sign
+        self._bytes += sign * len(record.message)
 
     def _let_go(self, record: Record) -> None:
         """The record is the first of its key."""
@@ -114,45 +146,72 @@ class Keys:
                 del self._handed[key]
                 self._expected[key] = chunk.offset(index)
 
-    def _next(self, key: object) -> None:
+    def _next(self, key: Key) -> None:
         behind = self._behind.get(key)
-        first = behind[0] if behind else None
-        if isinstance(first, Parked):
-            self._stalled[key] = first
-            self._wanted.append(key)
-        elif behind:
-            self._let_go(cast("Record", behind.popleft()))
-        elif behind is not None:
-            del self._behind[key]
+        if behind is None:
+            return
+        while behind:
+            first = behind[0]
+            record = first.record if isinstance(first, Parked) else first
+            if isinstance(first, Parked) and record is None and not first.gone:
+                self._stalled[key] = first
+                self._wanted.append(key)
+                return
+            behind.popleft()
+            self._waiting -= 1
+            if record is not None:
+                self._note_loaded(record, -1)
+                self._let_go(record)
+                return
+        del self._behind[key]
 
-    def take_wanted(self) -> list[tuple[object, list[Parked]]]:
-        """Keys whose next records have to be read again, and these records in the order of offsets."""
+    # -- parked records
+
+    def take_wanted(self) -> list[Parked]:
+        """Return the parked records that come next of their keys and are not being read again yet."""
         wanted, self._wanted = self._wanted, []
-        found: list[tuple[object, list[Parked]]] = []
-        for key in wanted:
-            behind = self._behind.get(key, ())
-            parked = list(takewhile(lambda item: isinstance(item, Parked), islice(behind, LOADED)))
-            first = parked[0].offset if parked else 0
-            found.append((key, [Parked(*item[:2]) for item in parked if item.offset < first + _READ_SPAN]))
-        return [(key, parked) for key, parked in found if parked]
+        return [self._stalled[key] for key in wanted if key in self._stalled]
 
-    def supply(self, key: object, parked: Sequence[Parked], messages: Mapping[int, Message]) -> None:
-        """Parked records were read again; those that are not among `messages` do not exist any more."""
-        behind = self._behind.get(key)
-        if behind is None or not parked or self._stalled.get(key) != parked[0]:
-            return  # the lane went to another member meanwhile
-        del self._stalled[key]
-        again = {item.offset for item in parked}
-        rest = deque(item for item in behind if item.offset not in again)
-        back = [item for item in behind if item.offset in again and item.offset in messages]
-        read = [messages[item.offset] for item in back]
-        found = times(read)
-        rest.extendleft(
-            Record(back[index].lease, back[index].offset, read[index], found.get(index))
-            for index in reversed(range(len(back)))
-        )
-        self._behind[key] = rest
-        self._next(key)
+    def parked_in(self, partition: int, span: range) -> dict[int, Parked]:
+        """Return the first parked records of a partition in a range of offsets, by offset in order.
+
+        They are at most as many as there is room for, or `_FEW`, and fewer if records are large.
+        """
+        there = self._parked.get(partition, {})
+        large = MOST_BYTES * self._loaded // self._bytes if self._bytes else _FEW
+        most = max(min(max(2 * MOST_LOADED - self._loaded, _FEW), large), 1)
+        return {offset: there[offset] for offset in islice((o for o in span if o in there), most)}
+
+    def supply(self, parked: Mapping[int, Parked], messages: Mapping[int, Message]) -> list[Parked]:
+        """Parked records of a partition were read again; both by offset, `parked` in order.
+
+        Returns those that are not among the messages: they do not exist any more. Those for which there is no
+        room stay parked, except the next ones of keys that have no other records.
+        """
+        read = [messages[offset] for offset in parked if offset in messages]
+        found = dict(zip((message.offset() for message in read), map(times(read).get, count()), strict=False))
+        gone: list[Parked] = []
+        of_key: Counter[Key] = Counter()
+        for offset, item in parked.items():
+            there = self._parked.get(item.key[0], {})
+            if there.get(offset) is not item:
+                continue  # its lane went to another member meanwhile
+            message = messages.get(offset)
+            if message is None:
+                item.gone = True
+                gone.append(item)
+            elif self._has_room(2) or (item.key in self._stalled and of_key[item.key] < LOADED):
+                of_key[item.key] += 1
+                item.record = Record(item.lease, offset, message, found[offset])
+                self._note_loaded(item.record, 1)
+            else:
+                continue
+            del there[offset]
+        for key, first in list(self._stalled.items()):
+            if first.gone or first.record is not None:
+                del self._stalled[key]
+                self._next(key)
+        return gone
 
     @property
     def next_at(self) -> float | None:
@@ -167,12 +226,12 @@ class Keys:
     @property
     def parked(self) -> int:
         """Number of records of which only the offsets are kept."""
-        return sum(isinstance(item, Parked) for behind in self._behind.values() for item in behind)
+        return sum(map(len, self._parked.values()))
 
     @property
     def behind(self) -> int:
         """Number of records that wait for another one of their key."""
-        return sum(map(len, self._behind.values()))
+        return self._waiting
 
     @property
     def timed(self) -> int:
@@ -213,20 +272,35 @@ class Keys:
         heapq.heapify(self._timed)
         for key, behind in self._behind.items():
             self._behind[key] = deque(record for record in behind if record.lease is not lease)
+        self._count()
         for key in [key for key, first in self._stalled.items() if first.lease is lease]:
             del self._stalled[key]
             self._next(key)
 
-    def give_up_expected(self, is_gone: Callable[[object, int], bool]) -> None:
+    def give_up_expected(self, is_gone: Callable[[Key, int], bool]) -> None:
         """Stop expecting records that do not exist any more: compaction has removed them."""
         for key in [key for key, offset in self._expected.items() if is_gone(key, offset)]:
             del self._expected[key]
             self._next(key)
 
-    def close_lane(self, is_of: Callable[[object], bool]) -> None:
+    def close_lane(self, is_of: Callable[[Key], bool]) -> None:
         """Forget the keys of a lane that is gone."""
         for key in [key for key in self._behind if is_of(key)]:
             del self._behind[key]
             self._expected.pop(key, None)
             self._handed.pop(key, None)
             self._stalled.pop(key, None)
+        self._count()
+
+    def _count(self) -> None:
+        """Count anew what waits, after records of many keys were dropped."""
+        self._waiting = self._loaded = self._bytes = 0
+        self._parked.clear()
+        for behind in self._behind.values():
+            self._waiting += len(behind)
+            for item in behind:
+                record = item.record if isinstance(item, Parked) else item
+                if record is not None:
+                    self._note_loaded(record, 1)
+                elif isinstance(item, Parked) and not item.gone:
+                    self._parked.setdefault(item.key[0], {})[item.offset] = item

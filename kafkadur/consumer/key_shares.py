@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import repeat
 
 from confluent_kafka import Message
 
 from kafkadur.consumer.chunk import Lease
-from kafkadur.consumer.key_queue import Keys, Parked, Record
+from kafkadur.consumer.key_queue import Key, Keys, Parked, Record
 from kafkadur.fetch.buffer import Piece, Records
 from kafkadur.fetch.native import times
 from kafkadur_sharing.keys import SLOTS, key_slot
 
 #: Records that wait for another one of their key or are due later: with so many a member reads no further.
 MOST_BEHIND = 100_000
+#: Most offsets over which parked records are read again at once.
+_READ_SPAN = 5_000
 
 #: A range to be read again: lane, first offset, end, token.
 Again = tuple[int, int, int, int]
@@ -45,8 +47,8 @@ class KeyShares:
         self.keys = Keys(monotonic, now_ms)
         #: records that were read for a lane and not yet sorted in
         self._arrived: dict[int, list[Record]] = {}
-        #: parked records that are being read again, by (negative) token: key, offsets, messages read so far
-        self._parked: dict[int, tuple[object, Sequence[Parked], dict[int, Message]]] = {}
+        #: parked records that are being read again, and messages read so far, by offset; by (negative) token
+        self._readings: dict[int, tuple[Mapping[int, Parked], dict[int, Message]]] = {}
         self._tokens = tokens
         #: lanes that another member is to keep: none of their records is dispatched any more
         self.draining: set[int] = set()
@@ -100,27 +102,32 @@ class KeyShares:
     # -- parked records
 
     def to_read_again(self) -> Iterable[Again]:
-        """Yield the ranges of parked records that come next of their key."""
-        for key, parked in self.keys.take_wanted():
+        """Yield ranges that contain the parked records that come next of their keys.
+
+        All parked records in a range are read again together, whatever their keys and lanes.
+        """
+        for first in sorted(self.keys.take_wanted(), key=lambda parked: parked.offset):
+            if any(parked.get(first.offset) is first for parked, _ in self._readings.values()):
+                continue
+            span = range(first.offset, first.offset + _READ_SPAN)
+            parked = self.keys.parked_in(first.key[0], span)
             token = next(self._tokens)
-            self._parked[token] = (key, parked, {})
-            yield parked[0].lease.partition, parked[0].offset, parked[-1].offset + 1, token
+            self._readings[token] = (parked, {})
+            yield first.lease.partition, first.offset, max(parked) + 1, token
 
     def take_again(self, token: int, messages: Iterable[Message], reached: int) -> bool:
         """Take records read for a (negative) token, up to offset `reached`; whether reading is to go on."""
-        found = self._parked.get(token)
+        found = self._readings.get(token)
         if found is None:
             return False
-        key, parked, read = found
-        wanted = {item.offset for item in parked}
-        read |= {m.offset() or 0: m for m in messages if m.offset() in wanted}
-        if reached <= parked[-1].offset:
+        parked, read = found
+        read |= {m.offset() or 0: m for m in messages if m.offset() in parked}
+        if reached <= max(parked):
             return True
-        del self._parked[token]
-        for item in parked:
-            if item.offset not in read and not item.lease.lost:
+        del self._readings[token]
+        for item in self.keys.supply(parked, read):
+            if not item.lease.lost:
                 self._gap(item.lease, item.offset, item.offset + 1)
-        self.keys.supply(key, parked, read)
         return False
 
     # -- lanes that go
@@ -143,10 +150,8 @@ class KeyShares:
         self._arrived.pop(lane, None)
         self.keys.close_lane(lambda key: self._is_of(key, lane))
 
-    def _is_of(self, key: object, lane: int) -> bool:
-        """Whether a key (`Record.key`) belongs to a lane."""
-        if not isinstance(key, tuple):
-            return False
+    def _is_of(self, key: Key, lane: int) -> bool:
+        """Whether a key belongs to a lane."""
         partition, place = key
         offset, name = (place, None) if isinstance(place, int) else (0, place)
         return bool((partition, key_slot(name, offset) * self._lanes // SLOTS) == divmod(lane, self._lanes))
