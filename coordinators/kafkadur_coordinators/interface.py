@@ -140,6 +140,9 @@ class Exchange(NamedTuple):
     parts: Sequence[PartitionReport]
     #: the holder of the lanes has no message in flight, and dispatches none until it has the reply
     handover: bool = False
+    #: of a shared subscription: the member has a window of messages or more to read in the partitions that it
+    #: prefers. It is granted no messages of other partitions, and its credit ends with this exchange
+    reads_on: bool = False
 
 
 #: A member whose process has not listened for this time (seconds) loses its session.

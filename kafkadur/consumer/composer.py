@@ -94,6 +94,7 @@ class Composer(Part):
             span=self._policy.span(),
             parts=[self._report(p, collected) for p in chosen],
             handover=handover,
+            reads_on=self._policy.reads_on,
         )
 
     def _report(self, partition: int, collected: CollectedVerdicts) -> PartitionReport:

@@ -131,6 +131,7 @@ class MemberSession:
             span=exchange.span,
             parts=exchange.parts,
             handover=int(exchange.handover),
+            reads_on=int(exchange.reads_on),
             attachment=self.attachment,
         )
         reply = self._coordinator.call("exchange", keys, [*self._common(), *request])

@@ -155,6 +155,8 @@ class ExchangeRequest(NamedTuple):
     parts: Sequence[PartitionReport]
     #: 1: the lanes are offered: none of their messages is in flight, nor will be until the reply
     handover: Flag
+    #: as in `Exchange`
+    reads_on: Flag
     attachment: Serial
 
 

@@ -124,7 +124,7 @@ class KeyedPolicy(Policy):
 
     @property
     def parked(self) -> int:
-        """Messages behind stuck keys of which only the offsets are kept."""
+        """Messages that wait for their key, and of which only the offsets are kept."""
         return self.keys.parked
 
     @property

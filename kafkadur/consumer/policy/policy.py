@@ -36,6 +36,8 @@ class Policy(ReadingPolicy):
 
     #: whether later messages wait until a message that was rolled back is settled
     strict: bool = False
+    #: whether the last exchange says that the member reads on (`Exchange.reads_on`)
+    reads_on: bool = False
 
     def clear(self) -> None:
         """Forget everything: the leases were lost."""

@@ -128,7 +128,7 @@ class ReadingPolicy(Part):
 
     @property
     def parked(self) -> int:
-        """Messages behind stuck keys of which only the offsets are kept."""
+        """Messages that wait for their key, and of which only the offsets are kept."""
         return 0
 
     @property

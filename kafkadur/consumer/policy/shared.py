@@ -13,7 +13,9 @@ from typing import ClassVar
 
 from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.collected_verdicts import CollectedVerdicts
+from kafkadur.consumer.gaps import Gaps
 from kafkadur.consumer.policy.fairness import Fairness
+from kafkadur.consumer.policy.own_partitions import OwnPartitions
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.reservations import (
     FEW,
@@ -25,6 +27,7 @@ from kafkadur.consumer.reservations import (
     unread,
     withdraw,
 )
+from kafkadur.consumer.state import State
 from kafkadur.fetch.buffer import FetchBuffer
 from kafkadur_coordinators.interface import ExchangeReply, PartitionState, Role, Standing
 
@@ -34,11 +37,20 @@ class SharedPolicy(Policy):
 
     ORDERED: ClassVar[bool] = False
 
+    def __init__(self, state: State, gaps: Gaps) -> None:
+        """A member that has nothing."""
+        self._own = OwnPartitions(state)
+        super().__init__(state, gaps)
+
     def clear(self) -> None:
         """Forget everything: the coordinator knows of no room."""
         super().clear()
         #: the credit that the coordinator knows, less the records that it granted since
         self._free = 0
+        self.reads_on = False
+        #: credit that does not count since an exchange that said that it reads on
+        self._unused = 0
+        self._own.clear()
         #: partitions on which reserved records came since the last exchange
         self._came: set[int] = set()
         self._fairness = Fairness()
@@ -90,6 +102,8 @@ class SharedPolicy(Policy):
     def take_credit(self, settling: int) -> int:
         """Return the credit of the exchange that is being composed, and remember it."""
         self._free = super().take_credit(settling)
+        self._unused = 0
+        self.reads_on = self._free > 0 and self._own.keep_busy()
         return self._free
 
     def credit(self, settling: int) -> int:
@@ -141,7 +155,7 @@ class SharedPolicy(Policy):
     def acks_can_wait(self) -> bool:
         """Whether there is room for half a window, as this member and as the coordinator know."""
         few = self._terms.window // 2
-        return self._free > few and not self._gate.asked_back and self._has_room_for(few)
+        return self._free + self._unused > few and not self._gate.asked_back and self._has_room_for(few)
 
     # -- records beyond the window
 
@@ -249,7 +263,9 @@ class SharedPolicy(Policy):
 
     def wants_exchange(self, unreported: Mapping[int, FetchBuffer]) -> bool:
         """Whether this member has credit, and could be granted records that were read."""
-        if self._free <= 0:
+        if self._unused and not self._own.keep_busy():
+            return True
+        if self._free + self._unused <= 0:
             return False
         for partition, buffer in unreported.items():
             state = self._fetch.states.get(partition)
@@ -284,7 +300,8 @@ class SharedPolicy(Policy):
         """
         if self._free > 0 or self._fetch.role.members == 1:
             return set()
-        return self._fetch.watches - self._touched_when_full
+        own = self._fetch.preferred if self._unused else set[int]()
+        return self._fetch.watches - self._touched_when_full - own
 
     def order(self, chosen: list[int]) -> list[int]:
         """Return the partitions of an exchange in the order in which they are to be served."""
@@ -323,6 +340,9 @@ class SharedPolicy(Policy):
         for state in reply.partitions:
             fetch.worth.advanced(state.partition, state.next)
         self._note_written({state.partition: state.readable_end for state in reply.partitions})
+        if self.reads_on:
+            self._free, self._unused = 0, max(self._free, 0)
+            self._own.look_again()
         self._ask_for_more({state.partition for state in reply.partitions})
         fetch.worth.watch(fetch.watches)
 
@@ -332,7 +352,7 @@ class SharedPolicy(Policy):
         With room: until each partition with a backlog was touched. Without room: until each partition was
         touched that another member should report.
         """
-        if self._free > 0:
+        if self._free + self._unused > 0:
             self._touched_when_full.clear()
             self._touched_with_room |= touched
             self._schedule.request(when=bool(self._served_next() - self._touched_with_room))

@@ -78,7 +78,7 @@ def _usual(name: str, number: int, version: int, partitions: Sequence[int]) -> S
     requests: dict[str, Sequence[object]] = {
         "attach": AttachRequest("hostile", 2_000, version, 0, "", 0, 0, 0),
         "detach": DetachRequest(list(partitions), 0),
-        "exchange": ExchangeRequest(number, 0, 0, 1, 10, [PartitionReport(p) for p in partitions], 0, 1),
+        "exchange": ExchangeRequest(number, 0, 0, 1, 10, [PartitionReport(p) for p in partitions], 0, 0, 1),
         "reclaim": ReclaimRequest(1, [PartClaims(p, [Claim(1, 1, 0, (0, 5))]) for p in partitions], 1),
     }
     return requests[name]

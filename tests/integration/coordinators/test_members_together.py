@@ -13,6 +13,7 @@ from tests.integration.coordinators.together import (
     EXCLUSIVE,
     OWN_TURNS,
     OWN_TURNS_STRICT,
+    PARTITION,
     SERIAL,
     STRICT,
     Peer,
@@ -128,6 +129,36 @@ def test_members_rest_while_paused_with_a_message_of_another_lease_in_hands(make
     assert one.take() == 0  # again, under a lease of its own; nothing of the lane is in hands
     together.pause(paused=True)
     assert settles(together, 10)
+
+
+def test_a_member_that_reads_its_own_partition_leaves_others_alone(make: Make) -> None:
+    together = Together(make(partitions=2))
+    full, reads = together.join("full"), together.join("reads")
+    together.settle()
+    reads.reads_at_once = 10
+    together.write(0, 900)
+    together.write(1, 900)
+    taken: list[int] = []
+    while sum(place >= PARTITION for place in taken) < 700:
+        together.settle(1)  # what was read is acknowledged before more is there: it holds nothing then
+        taken += reads.take_all()
+        reads.ack_all()
+    # at first its partition was empty: it took one window of the other one
+    assert [place < PARTITION for place in taken] == [True] * 100 + [False] * (len(taken) - 100)
+    reads.reads_at_once = 0  # Kafka does not answer any more
+    together.settle()
+    reads.take_all()
+    reads.ack_all()
+    together.settle()
+    together.write(0)
+    full.member.request_exchange()  # it reports a message that it has no room for
+    together.settle()
+    assert reads.take() is None, "granted by the exchange of another member"
+    together.run(0.5)
+    taken = reads.take_all()
+    assert taken
+    assert max(taken) < PARTITION
+    assert full.take() == 0
 
 
 def test_a_message_goes_to_who_is_free_not_to_a_full_keeper(make: Make) -> None:

@@ -48,6 +48,8 @@ class Peer:
         self.followed: dict[int, tuple[int, int]] = {}
         self.hands: list[Delivery[Any, Any]] = []
         self.compiled = False
+        #: most records that it reads of a partition at once; None: all
+        self.reads_at_once: int | None = None
         #: whether its range fetcher gets anything from Kafka
         self.reads_ranges = True
         self._together = together
@@ -88,8 +90,11 @@ class Peer:
     def start(self) -> None:
         raise AssertionError("no thread here")
 
-    def close(self) -> None:
+    def stop(self) -> None:
         raise AssertionError("no thread here")
+
+    def join(self, timeout: float) -> bool:
+        raise AssertionError(f"no thread here to wait for, {timeout} s")
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         assert mark.offset >= 0
@@ -120,7 +125,7 @@ class Peer:
     # -- what the process of a member does
 
     def read(self) -> None:
-        """Read all that is there, as far as the member has room for it."""
+        """Read all that is there, or `reads_at_once` of it, as far as the member has room for it."""
         while self._asked:
             partition, incarnation = self._asked.pop()
             self.member.intake.found_end(partition, self._together.ends[partition], incarnation)
@@ -128,12 +133,15 @@ class Peer:
             if self.member.intake.buffered >= self.member.intake.read_ahead:
                 return
             end = self._together.ends[partition]
+            until = end if self.reads_at_once is None else min(end, at + self.reads_at_once)
             if at < end:
-                self.followed[partition] = (end, number)
                 self.member.intake.end_at(partition, end, number)
-                messages = self._together.messages(partition, at, end)
+            if at < until:
+                self.followed[partition] = (until, number)
+                messages = self._together.messages(partition, at, until)
                 self.member.intake.add_records(partition, messages, number)
-            self.member.intake.reach(partition, end, number)
+            if until == end:
+                self.member.intake.reach(partition, end, number)
         self._read_ranges()
 
     def _read_ranges(self) -> None:

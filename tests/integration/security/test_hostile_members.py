@@ -110,7 +110,7 @@ def usual_request(world: World, name: str, number: int) -> Sequence[object]:
         "attach": AttachRequest("hostile", SESSION_MS, 1, 0, "", 0, 0, 0),
         "detach": ([0, 1], 1),
         "confirm": ConfirmRequest(number, 1, 10, 1, 10, 0, END, 3, -1, 1, 0, 3, 0, 0),
-        "exchange": ExchangeRequest(number, 10, 1, 1, 10, [said, report(1, readable_end=END)], 0, 1),
+        "exchange": ExchangeRequest(number, 10, 1, 1, 10, [said, report(1, readable_end=END)], 0, 0, 1),
         "reclaim": ReclaimRequest(1, [PartClaims(0, [Claim(1, 1, 0, (0, 5))]), PartClaims(1, [])], 1),
     }[name]
     return [*common, *request]

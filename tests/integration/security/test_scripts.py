@@ -135,7 +135,7 @@ def usual_request(world: World, member: str, name: str) -> Sequence[object]:
         "change": [*common, 1, "token", 20_000],
         "confirm": [*common, 2, 1, 0, 1, 10, 0, 60, -1, -1, 1, 0, 3, 0, 0],
         "detach": [*common, [0, 1], 0],
-        "exchange": [*common, 2, 10, 1, 1, 10, parts, 0, 1],
+        "exchange": [*common, 2, 10, 1, 1, 10, parts, 0, 0, 1],
         "inspect": [*common, [0, 1], 1, ""],
         "install": [*common, world.id, 2, "{}", "shared", 2, 1, "token", 0, [0, 0, 0, 0, 1, 0], 0, 0, 0],
         "partitions": [*common, [[0, 1, 0, b"", -1], [1, 1, 0, b"", -1]], "token", 2, 0],

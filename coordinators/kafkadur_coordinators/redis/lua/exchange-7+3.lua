@@ -221,6 +221,7 @@ local function take(ctx, me, request, touched, lane, kept, handed_over)
   me.expiry = ctx.now + me.ttl
   me.credit = math.max(request[ExchangeRequest.credit] - unseen(ctx, me, request[ExchangeRequest.have]), 0)
   me.silent = 0
+  me.reads_on = request[ExchangeRequest.reads_on] == 1 and not lane and not kept -- not stored
   touch_member(ctx, me)
   if #ctx.awaited > 0 then
     note_back(ctx, me)
@@ -282,6 +283,10 @@ local function take(ctx, me, request, touched, lane, kept, handed_over)
     lane_holder(ctx) -- also when no partition was touched: the chosen member must be woken
   elseif not kept then
     adopt_unwatched(ctx, me)
+    if me.reads_on then -- until its next exchange it is granted nothing
+      me.credit = 0
+      set_hungry(ctx, me)
+    end
   end
   finish(ctx)
   return true, again

@@ -90,6 +90,12 @@ local function at_home(ctx, p, rank)
   return rank % ctx.partitions == p
 end
 
+--- does this member, if it is attached, prefer partition p?
+local function prefers(ctx, m, p)
+  local rank = rank_of(ctx, m.id)
+  return rank and at_home(ctx, p, rank)
+end
+
 --- Do only readers of claims prefer partition p? They ask now and then: their share goes to all members.
 local function is_everybodys(ctx, p)
   local count = #ctx.ranks

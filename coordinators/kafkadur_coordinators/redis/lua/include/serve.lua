@@ -76,8 +76,7 @@ end
 
 --- Does a member watch p that is at home with it and has room?
 local function well_watched(ctx, p, holder)
-  local rank = holder and holder.credit > 0 and rank_of(ctx, holder.id)
-  return rank and at_home(ctx, p, rank)
+  return holder and holder.credit > 0 and prefers(ctx, holder, p)
 end
 
 --- Chooses the end reporter of a touched partition after this exchange. A member at home takes the watch over from one that is
@@ -85,10 +84,10 @@ end
 local function settle_watch(ctx, p, me)
   local id = store.watcher(ctx, p)
   local mine = id == me.id
-  if me.kind == '' and me.credit > 0 then
-    local rank = rank_of(ctx, me.id)
+  local leaves = mine and me.reads_on and not prefers(ctx, me, p)
+  if me.kind == '' and me.credit > 0 and not leaves then
     local holder = id and load_member(ctx, id)
-    if not mine and rank and at_home(ctx, p, rank) and not well_watched(ctx, p, holder) then
+    if not mine and prefers(ctx, me, p) and not well_watched(ctx, p, holder) then
       if holder then
         holder.watches = without(holder.watches, p)
         touch_member(ctx, holder)
@@ -105,17 +104,23 @@ local function settle_watch(ctx, p, me)
   end
 end
 
---- A member with room that takes record by record takes on partitions without an end reporter.
+--- A member with room that takes record by record takes on partitions without an end reporter; one that reads on in its
+--- own partitions takes on no others.
 local function adopt_unwatched(ctx, me)
   if me.kind ~= '' or me.credit <= 0 then
     return
   end
+  local left = {}
   for _, p in ipairs(ctx.unwatched) do
-    store.set_watcher(ctx, p, me.id)
-    me.watches[#me.watches + 1] = p
+    if me.reads_on and not prefers(ctx, me, p) then
+      left[#left + 1] = p
+    else
+      store.set_watcher(ctx, p, me.id)
+      me.watches[#me.watches + 1] = p
+    end
   end
-  if #ctx.unwatched > 0 then
-    ctx.unwatched = {}
+  if #left < #ctx.unwatched then
+    ctx.unwatched = left
     ctx.lists_changed = true
   end
 end
