@@ -8,6 +8,7 @@ They are read here and written by the members' readers.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -106,10 +107,20 @@ class Topics:
         """Release the client of Kafka, its threads and connections; a later question makes another one.
 
         librdkafka's admin client has no end but its destruction, which would wait for the garbage collector.
-        A forked child leaves it alone: the threads it would wait for are the parent's.
+        Another thread destroys it: in the main thread what a signal handler raises meanwhile would be lost,
+        and Python raise `SystemError` in its place. A forked child leaves the client alone: the threads it
+        would wait for are the parent's.
         """
-        if self._pid == os.getpid():
-            self._admin = None
+        if self._pid != os.getpid() or self._admin is None:
+            return
+        last = [self._admin]
+        self._admin = None
+        try:
+            destroying = threading.Thread(target=last.clear, name="kafkadur-admin-end", daemon=True)
+            destroying.start()
+            destroying.join()
+        except RuntimeError:  # the system allows no further thread
+            last.clear()
 
     def _client(self) -> AdminClient:
         if self._admin is None:

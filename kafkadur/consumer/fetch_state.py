@@ -15,7 +15,7 @@ from kafkadur_coordinators.interface import PartitionState, Role
 class Reading(Protocol):
     """The readers of a member, as it calls them.
 
-    `start`, `close`, `read_inline` and `interrupt` are called without the member's lock, all others with it:
+    `start`, `join`, `read_inline` and `interrupt` are called without the member's lock, all others with it:
     they must not block, and not call back.
     """
 
@@ -27,8 +27,12 @@ class Reading(Protocol):
     def start(self) -> None:
         """Begin to read; calls made before are obeyed then."""
 
-    def close(self) -> None:
-        """Mirror the last floors and stop."""
+    def stop(self) -> None:
+        """Mirror the last floors and stop; returns at once."""
+
+    def join(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for the end of the readers' threads; returns whether they ended."""
+        ...
 
     def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:
         """Read once in the calling thread, which waits for records; at most `timeout` seconds.

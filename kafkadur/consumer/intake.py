@@ -77,6 +77,19 @@ class Intake(Part):
             self._whole.end()
         self._after_reading(news=news, asks=asks)
 
+    def pass_by(self, partition: int, offset: int, number: int) -> None:
+        """The tail fetcher found nothing more for this member before `offset`; it reads on from there."""
+        with self._lock:
+            buffer = self._fetch.of(partition, number)
+            if buffer is None or offset <= buffer.position:
+                return
+            self._whole.begin()
+            buffer.reach(offset)
+            news = self._router.route(partition)
+            asks = self._asks_after_reading(news=news)
+            self._whole.end()
+        self._after_reading(news=news, asks=asks)
+
     def lead(self, partition: int, epoch: int, number: int) -> None:
         """Records of a followed partition that come from now on were written under this leader epoch."""
         buffer = self._fetch.of(partition, number)

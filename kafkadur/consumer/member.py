@@ -460,10 +460,10 @@ class Member:
         `leases`; `in_hands` (in flight) and `buffered` (read ahead), records; `exchanges` so far; `live`: 1
         after it has caught up, until it falls behind; `lag`: records that wait for this member, read or not;
         `followed`: partitions; `ranges_read` by the range fetcher so far; `records_read` from Kafka so far,
-        and `records_used`: those of them that leases took; `parked`: messages behind stuck keys of which only
-        the offsets are kept; `promised`: reserved offsets of this member that are still ahead; `dead_letters`
-        written so far; `outdated`: messages that expired before they were delivered, so far; `compiled`: 1 if
-        the compiled client reads Kafka.
+        and `records_used`: those of them that leases took; `parked`: messages that wait for their key, and
+        of which only the offsets are kept; `promised`: reserved offsets of this member that are still ahead;
+        `dead_letters` written so far; `outdated`: messages that expired before they were delivered, so far;
+        `compiled`: 1 if the compiled client reads Kafka.
         """
         with self.lock:
             self._in_flight.recount()

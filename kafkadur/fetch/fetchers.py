@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,7 +55,13 @@ class Fetchers:
         """Start reading."""
         self._tail.start()
 
-    def close(self) -> None:
-        """Mirror the last floors and stop."""
-        self._point.close()
-        self._tail.close()
+    def stop(self) -> None:
+        """Mirror the last floors and stop; returns at once."""
+        self._point.stop()
+        self._tail.stop()
+
+    def join(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for the end of both threads; returns whether they ended."""
+        deadline = time.monotonic() + timeout
+        ended = [each.join(deadline - time.monotonic()) for each in (self._point, self._tail)]
+        return all(ended)

@@ -87,6 +87,9 @@ class Receiver(Protocol):
     def reach(self, partition: int, offset: int, number: int) -> None:
         """The tail fetcher came to the end of the partition."""
 
+    def pass_by(self, partition: int, offset: int, number: int) -> None:
+        """There are no records before `offset` but those that were added; more may follow."""
+
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now."""
 
@@ -159,13 +162,20 @@ class KafkaThread:
                 "subscriptions in one process; then subscribe again",
             ) from error
 
-    def close(self) -> None:
-        """End the thread and close its Consumer."""
+    def stop(self) -> None:
+        """Have the thread close its Consumer and end; returns at once."""
         self._closing = True
         self._work.set()
         self.interrupt()
+
+    def join(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for the end of the thread, after `stop`; returns whether it ended.
+
+        A Consumer is closed when Kafka has confirmed its commits: while Kafka is away that may take for ever.
+        """
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(max(timeout, 0.0))
+        return not self._thread.is_alive()
 
     def _put(self, command: Callable[[Consumer], None]) -> None:
         self._commands.append(command)
@@ -256,8 +266,8 @@ class KafkaThread:
     def _begin_anew(self, consumer: Consumer, event: Message, member: Receiver, mark: Mark) -> int | None:
         """Go on at an offset that Kafka keeps, after it did not have the offset that was to be read.
 
-        Returns the offset: earlier records do not exist any more. None: the log was cut off before `mark`, up
-        to which it had been read, and the member was informed.
+        Returns the offset: earlier records do not exist any more. None: the log may have been cut off before
+        `mark`, up to which it had been read, and `_cut` was called.
         """
         partition, wanted = event.partition() or 0, event.offset()
         try:
@@ -282,7 +292,9 @@ class KafkaThread:
     def _cut(self, partition: int, mark: Mark, end: int, member: Receiver) -> None:
         """Find the offset from which on the log differs from the records that were read; tell the member.
 
-        `end` is the end of the log: without a leader epoch nothing else is known.
+        `end` is the end of the log: without a leader epoch nothing else is known. Where it does not differ,
+        reading goes on: librdkafka takes markers of transactions for a difference if no record before them
+        was written under their leader.
         """
         offset = min(mark.offset, end) if mark.epoch < 0 else self._find_cut(partition, mark)
         if offset is None and self._closing:
@@ -290,8 +302,14 @@ class KafkaThread:
         if offset is None:
             # as a command: other partitions are read meanwhile
             self._put(lambda _: self._cut(partition, mark, end, member))
+        elif mark.epoch >= 0 and offset >= mark.offset:
+            self._go_on(partition)
         else:
             member.cut(partition, offset)
+
+    def _go_on(self, partition: int) -> None:
+        """Read on: the log of `partition` was not cut off."""
+        raise NotImplementedError
 
     def _find_cut(self, partition: int, mark: Mark) -> int | None:
         """First offset at which the log differs from what was read before `mark`; None: no answer in time.
@@ -301,7 +319,6 @@ class KafkaThread:
         config = {
             **self._config,
             "auto.offset.reset": "earliest",
-            "isolation.level": "read_uncommitted",
             "error_cb": _say_nothing,
         }
         consumer = Consumer(config, logger=self._reader_log)

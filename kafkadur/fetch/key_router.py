@@ -39,9 +39,13 @@ class KeyRouter:
         """Start reading."""
         self._readers.start()
 
-    def close(self) -> None:
-        """Stop reading."""
-        self._readers.close()
+    def stop(self) -> None:
+        """Stop reading; returns at once."""
+        self._readers.stop()
+
+    def join(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for the end of the readers' threads; returns whether they ended."""
+        return self._readers.join(timeout)
 
     @property
     def compiled(self) -> bool:
@@ -134,7 +138,12 @@ class KeyRouter:
         for lane, records in by_lane.items():
             if records:
                 self._member.add_records(lane, records, lanes[lane])
-            self._member.reach(lane, end, lanes[lane])
+            self._member.pass_by(lane, end, lanes[lane])
+
+    def pass_by(self, partition: int, offset: int, number: int) -> None:
+        """A partition has no records before `offset` but those that were added."""
+        for lane, its_number in self._reached(partition, offset, number).items():
+            self._member.pass_by(lane, offset, its_number)
 
     def reach(self, partition: int, offset: int, number: int) -> None:
         """The reader came to the end of a partition, which is `offset`."""

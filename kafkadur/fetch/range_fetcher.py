@@ -78,7 +78,8 @@ class RangeFetcher(KafkaThread):
                 if not self._member.add_range_records(token, records, reached):
                     return
         finally:
-            self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            if self._consumer.assignment():  # a partition that was cut off is not assigned any more
+                self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def _sort_out(self, messages: list[Message], reached: int) -> tuple[list[Message], int, Message | None]:
         """The records among messages and events, and the offset up to which the partition was read.

@@ -66,6 +66,8 @@ class TailFetcher(KafkaThread):
         self._metadata = floor_metadata
         self._probe = probe
         self._followed: dict[int, int] = {}
+        #: those that are not read until it is known whether their log was cut off
+        self._doubtful: dict[int, int] = {}
         #: how far logs were read before this reader began: they must agree with these marks
         self._marks: dict[int, Mark] = {}
         #: how many partitions the member was told of
@@ -99,6 +101,7 @@ class TailFetcher(KafkaThread):
             self._probe(Stage.FOLLOW)
             if partition in self._followed:
                 consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            self._doubtful.pop(partition, None)
             self._followed[partition] = number
             self._marks[partition] = mark
             self._epochs.pop(partition, None)
@@ -124,6 +127,7 @@ class TailFetcher(KafkaThread):
         """Stop reading `partition`."""
 
         def unassign(consumer: Consumer) -> None:
+            self._doubtful.pop(partition, None)
             if self._followed.pop(partition, None) is not None:
                 consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
@@ -339,11 +343,12 @@ class TailFetcher(KafkaThread):
                 self._probe(Stage.END)
                 self._member.reach(partition, messages[index].offset() or 0, number)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
+                self._doubtful[partition] = self._followed.pop(partition)
                 kept = self._begin_anew(consumer, messages[index], self._member, self._read_to(partition))
                 if kept is None:
-                    del self._followed[partition]
                     return
-                self._member.reach(partition, kept, number)
+                self._followed[partition] = self._doubtful.pop(partition)
+                self._member.pass_by(partition, kept, number)
             else:
                 self._complain(error, partition)
         if start < len(messages):
@@ -359,7 +364,7 @@ class TailFetcher(KafkaThread):
                 for message in messages
             )
             if strange:
-                del self._followed[partition]
+                self._doubtful[partition] = self._followed.pop(partition)
                 consumer.incremental_unassign([TopicPartition(self._topic, partition)])
                 self._cut(partition, mark, mark.offset, self._member)
                 return False
@@ -375,6 +380,20 @@ class TailFetcher(KafkaThread):
         if last is None:
             return mark
         return max(mark, Mark((last.offset() or 0) + 1, self._epochs.get(partition, -1)))
+
+    def _go_on(self, partition: int) -> None:
+        """Read on: the log of `partition` was not cut off."""
+        number = self._doubtful.pop(partition, None)
+        if number is None:  # followed anew, or not any more
+            return
+        last, start = self._ends.get(partition), self._starts[partition].offset
+        self._followed[partition] = number
+        self._epochs.pop(partition, None)
+        # without the epoch: librdkafka would find the same difference again
+        self._starts[partition] = TopicPartition(
+            self._topic, partition, start if last is None else (last.offset() or 0) + 1
+        )
+        self._consumer.incremental_assign([self._starts[partition]])
 
     def _complain(self, error: KafkaError, partition: int) -> None:
         if not error.retriable() and error.code() in (

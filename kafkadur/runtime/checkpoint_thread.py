@@ -40,6 +40,8 @@ EVERY = 1.0
 LOOK_EVERY = 300.0
 #: The most such looks of one round, and of one subscription's time those of others.
 _LOOKS = 30
+#: Seconds that closing waits for the last checkpoints.
+_LAST_ROUND = 10.0
 
 
 class _Settling(Protocol):
@@ -164,22 +166,38 @@ class CheckpointThread:
         self._bell.set()
 
     def close(self) -> None:
-        """Write the last checkpoints, and end the thread; all members must have left before."""
+        """Write the last checkpoints, and end the thread; all members must have left before.
+
+        While Kafka is away they are not written. Without them, messages that were acknowledged come again if
+        Redis loses its data as well, before the subscription is used again.
+        """
         with self._lock:
             self._closing = True
             thread = self._thread
         self._bell.set()
         if thread is not None:
-            thread.join()
+            thread.join(_LAST_ROUND)
+            if thread.is_alive():
+                _log.warning(
+                    "The last acknowledgements are not in the journal. State: Kafka did not confirm them "
+                    "within %.0f s. Owner: the journal in Kafka. Remedy: none is needed while Redis keeps "
+                    "its data; if Redis loses it now, the messages are delivered again.",
+                    _LAST_ROUND,
+                )
         self._waiters.close()
-        if self._coordinator is not None:
-            self._coordinator.close()
-        if self._journal is not None:
-            self._journal.close()
 
     # -- the thread
 
     def _main(self) -> None:
+        try:
+            self._loop()
+        finally:
+            if self._coordinator is not None:
+                self._coordinator.close()
+            if self._journal is not None:
+                self._journal.close()
+
+    def _loop(self) -> None:
         while True:
             self._bell.wait(max(self._next - time.monotonic(), 0.0))
             self._bell.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -43,6 +44,8 @@ LANE_BUDGET = 100
 FLOW = {"window": (1, MOST_RECORDS), "window_bytes": (1, MOST_BYTES), "unconfirmed": (0, MOST_RECORDS)}
 #: Longest wait for dead letters when a subscription is closed, seconds.
 _LAST_LETTERS = 5.0
+#: Longest wait for the end of readers then, seconds; they end by themselves when Kafka answers.
+_LAST_READING = 5.0
 
 
 def check_flow(name: str, value: object) -> int | None:
@@ -114,11 +117,15 @@ class Members:
     probe: Probe
     #: the readers that were started, by member id
     _reading: dict[str, Reading] = field(default_factory=dict[str, Reading], init=False)
+    #: readers that were stopped and did not end in time: Kafka is away, and others are not waited for
+    _late: Reading | None = field(default=None, init=False)
 
     def close(self) -> None:
         """Stop reading for members that were attached while the connection was being closed."""
         for readers in self._reading.values():
-            readers.close()
+            readers.stop()
+        for readers in self._reading.values():
+            self._await_end(readers)
 
     def attach(self, wanted: Wanted) -> Future[Served]:
         """Attach a member in the coordinator thread; the future raises as `Connection.subscribe`."""
@@ -223,18 +230,46 @@ class Members:
             self.watch.add(session, watched, lambda: served.membership.subscription.topic)
 
     def leave(self, served: Served) -> Future[int]:
-        """Detach a member and stop reading for it; gives the number of unconfirmed acknowledgements."""
+        """Detach a member and stop reading for it; gives the number of unconfirmed acknowledgements.
 
-        def leave() -> int:
+        The future waits for the end of the readers, the coordinator thread does not: while Kafka is away, the
+        other members of the connection need it.
+        """
+        left: Future[int] = Future()
+        left.set_running_or_notify_cancel()  # leaving goes on when a caller gives up waiting
+
+        def leave() -> tuple[int, Reading]:
             self.dead_letters.flush(_LAST_LETTERS)
             unconfirmed = self.coordinator_thread.leave(served)
             self.checkpoints.remove(served.member)
             self.history.remove(served.member.notes)
-            self._reading.pop(served.session.member).close()
+            readers = self._reading.pop(served.session.member)
+            readers.stop()
             self.watch.remove(served.session.member)
-            return unconfirmed
+            return unconfirmed, readers
 
-        return self.coordinator_thread.submit(leave, always=True)
+        def end(leaving: Future[tuple[int, Reading]]) -> None:
+            try:
+                unconfirmed, readers = leaving.result()
+                self._await_end(readers)
+                left.set_result(unconfirmed)
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
+                left.set_exception(error)
+
+        def begin_end(leaving: Future[tuple[int, Reading]]) -> None:
+            try:
+                threading.Thread(target=end, args=(leaving,), name="kafkadur-leaving", daemon=True).start()
+            except RuntimeError:  # the system allows no further thread
+                end(leaving)
+
+        self.coordinator_thread.submit(leave, always=True).add_done_callback(begin_end)
+        return left
+
+    def _await_end(self, readers: Reading) -> None:
+        """Wait for readers that were stopped, but not for ever: Kafka may be away."""
+        waits = self._late is None or self._late.join(0)
+        if not readers.join(_LAST_READING if waits else 0):
+            self._late = readers
 
     def turn_away(self, attaching: Future[Served]) -> None:
         """Detach a member, also one that is attached later, whose caller has given up. Any thread."""

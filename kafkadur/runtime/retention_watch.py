@@ -21,6 +21,8 @@ _log = logging.getLogger("kafkadur")
 
 #: Seconds before the first check.
 _FIRST_LOOK = 5.0
+#: Seconds that closing waits for the end of a check.
+_LAST_LOOK = 1.0
 
 
 class _Watched(Protocol):
@@ -71,11 +73,11 @@ class RetentionWatch:
         self._entries = [entry for entry in self._entries if entry.member_id != member_id]
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; one that asks Kafka now ends by itself, with the answer."""
         self._closed.set()
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_LAST_LOOK)
 
     def _main(self) -> None:
         self._closed.wait(min(self._every, _FIRST_LOOK))  # a new subscriber has more urgent work

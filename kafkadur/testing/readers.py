@@ -63,13 +63,17 @@ class MemoryReaders:
         """Begin to read; calls made before are obeyed then."""
         self._thread.start()
 
-    def close(self) -> None:
-        """End the thread."""
+    def stop(self) -> None:
+        """Have the thread end."""
         with self._log.changed:
             self._closing = True
             self._log.changed.notify_all()
+
+    def join(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for the end of the thread; returns whether it ended."""
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:  # noqa: ARG002 - see below
         """Return False: the thread reads, and wakes the caller."""

@@ -7,15 +7,29 @@ happens seldom: here clients are told not to look for Kafka again by themselves,
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import timedelta
 
+import confluent_kafka
 import pytest
+from confluent_kafka import Consumer
 
 import kafkadur
+from kafkadur.fetch import tail_fetcher
 from kafkadur.stack import Stack, embedded
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.topics import Topics, mirror_floors
 from kafkadur_sharing.definition import TypeName
-from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, ordered_producer, place_on
+from tests.integration.subscriptions.helpers import (
+    LIMIT_S,
+    Place,
+    number,
+    ordered_producer,
+    place_on,
+    ready,
+    wait_until,
+)
 
 #: Seconds after which a client that has lost Kafka must have been replaced: 5 of silence, and what it takes
 #: to ask twice, for each of the clients that a delivery needs one after the other.
@@ -31,8 +45,8 @@ PARTITIONS = 2
 
 @pytest.fixture(scope="module")
 def own_stack() -> Iterator[Stack]:
-    """Provide a stack whose broker may be restarted."""
-    with embedded(users=True) as stack:
+    """Provide a stack whose broker may be restarted, or silenced."""
+    with embedded(users=True, proxy=True) as stack:
         yield stack
 
 
@@ -72,6 +86,102 @@ async def test_a_producer_sends_on_after_each_restart(fragile: Place) -> None:
             deadline = time.monotonic() + ON_S
             while await sent(producer, topic) is None:
                 assert time.monotonic() < deadline, f"restart {turn}, {failed} failed"
+
+
+async def test_closing_a_subscription_does_not_keep_others_waiting(
+    fragile: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's client ends when its last commit is answered; the connection serves its other subscriptions."""
+    mirrored: set[int] = set()
+
+    def mirror(consumer: Consumer, topic: str, floors: Mapping[int, int], metadata: str) -> None:
+        mirror_floors(consumer, topic, floors, metadata)
+        mirrored.update(floors.values())
+
+    monkeypatch.setattr(tail_fetcher, "mirror_floors", mirror)
+    (proxy,) = fragile.stack.kafka_proxies
+    topic = fragile.topic(range(2))
+    async with (
+        fragile.connect() as connection,
+        fragile.connect() as observer,
+        await connection.subscribe(topic, durable="b", start="earliest") as other,
+    ):
+        closed = await connection.subscribe(topic, durable="a", start="earliest")
+        first, last, held = [await received(each) for each in (closed, closed, other)]
+        with closing(Topics({"bootstrap.servers": fragile.stack.kafka})) as topics:
+            await first.ack()
+            group = connection.key("a").group
+            await asyncio.to_thread(
+                wait_until,
+                lambda: topics.committed(group, topic, 1) == {0: 1},
+                "the client knows its coordinator",
+            )
+        proxy.pause()
+        try:
+            await last.ack()
+            await asyncio.to_thread(wait_until, lambda: 2 in mirrored, "a commit without an answer")
+            leaving = asyncio.create_task(closed.close())
+            await ready(observer, "a", 0)
+            settling = asyncio.create_task(held.ack())
+            done, _ = await asyncio.wait(
+                {leaving, settling}, timeout=LIMIT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            proxy.resume()
+        assert done == {settling}, "served while the client waits for Kafka"
+        await asyncio.wait_for(leaving, LIMIT_S)
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+async def test_no_records_of_an_epoch_are_no_loss(
+    fragile: Place, caplog: pytest.LogCaptureFixture, aborted: bool
+) -> None:
+    """A leader may have written nothing so far but markers of transactions, and records of aborted ones."""
+    topic = fragile.topic(range(3))
+    transacted = confluent_kafka.Producer(
+        {"bootstrap.servers": fragile.stack.kafka, "transactional.id": topic}
+    )
+    await asyncio.to_thread(transacted.init_transactions, LIMIT_S)
+    transacted.begin_transaction()
+    if aborted:
+        await restart(fragile.stack)
+    transacted.produce(topic, b"3", partition=0)
+    assert await asyncio.to_thread(transacted.flush, LIMIT_S) == 0
+    if aborted:
+        await asyncio.to_thread(transacted.abort_transaction, LIMIT_S)
+    else:
+        await restart(fragile.stack)
+        await asyncio.to_thread(transacted.commit_transaction, LIMIT_S)
+    async with (
+        fragile.connect() as connection,
+        await connection.subscribe(topic, durable="a", start="earliest") as subscription,
+    ):
+        for wanted in range(3 if aborted else 4):
+            delivery = await received(subscription)
+            assert number(delivery) == wanted
+            await delivery.ack()
+        await read_to(fragile, subscription, 5)
+    caplog.clear()
+    async with (
+        fragile.connect() as connection,
+        await connection.subscribe(topic, durable="a") as subscription,
+    ):
+        fragile.publish(topic, [5, 6])
+        assert [number(await received(subscription)) for _ in range(2)] == [5, 6]
+    assert "lost the end" not in caplog.text
+    assert "delivers nothing" not in caplog.text
+
+
+async def read_to(place: Place, subscription: kafkadur.Subscription, end: int) -> None:
+    """Wait until the coordinator knows that the only partition can be read up to an offset."""
+    known = subscription.definition
+    with closing(RedisCoordinator(place.stack.redis)) as coordinator:
+
+        def has_it() -> bool:
+            (view,) = coordinator.inspect(known.address, known.id, known.topic.id, [0]).partitions
+            return view.readable_end == end
+
+        await asyncio.to_thread(wait_until, has_it, f"read up to {end}")
 
 
 async def sent(producer: kafkadur.Producer, topic: str) -> kafkadur.Receipt | None:

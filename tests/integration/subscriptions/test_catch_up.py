@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 import kafkadur
 import kafkadur.sync
 from kafkadur import CoordinatorUnavailable, Event
+from kafkadur.fetch.kafka_thread import AT_ONCE
 from kafkadur.runtime.stages import Probe, Stage
 from kafkadur.stack import TcpProxy
 from kafkadur_sharing.definition import TypeName
@@ -235,6 +236,34 @@ async def test_not_caught_up_before_the_last_message_is_received(place: Place) -
         assert told.live == []
         await take(subscription, 1)
         subscription._member.look_around(float("inf"))  # noqa: SLF001 - as that thread does
+        await told.until(Event.CAUGHT_UP)
+
+
+@every_type
+async def test_not_caught_up_while_the_reader_has_more_to_read(place: Place, kind: TypeName) -> None:
+    """All that was read so far was handed out; the reader did not come to the end of the partition."""
+    many = 3 * AT_ONCE
+    topic, told = a_topic(place, many), Told()
+    subscriptions: list[kafkadur.Subscription] = []
+    hold = Hold(Stage.READ, lambda: bool(subscriptions) and subscriptions[0].statistics()["records_read"] > 0)
+    hold.arm()
+    async with (
+        place.connect(probe=hold) as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", on_event=told
+        ) as subscription,
+    ):
+        subscriptions.append(subscription)
+        seen: list[int] = []
+        while (delivery := await subscription.receive(timeout=1.0)) is not None:
+            seen.append(delivery.offset)
+            delivery.ack_nowait()
+        assert 0 < len(seen) < many, "the reader was not held"
+        subscription._member.look_around(float("inf"))  # noqa: SLF001 - as that thread does
+        assert told.live == []
+        hold.let_go()
+        seen += await offsets(subscription, many - len(seen))
+        assert seen == list(range(many))
         await told.until(Event.CAUGHT_UP)
 
 

@@ -19,6 +19,7 @@ from kafkadur import CoordinatorRefused, CoordinatorUnavailable, KafkadurError
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import Stack, TcpProxy, embedded
+from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -366,6 +367,36 @@ async def test_servers_that_stay_away_are_told_of_again(
             await asyncio.to_thread(server.start)
         await asyncio.to_thread(fragile.publish, topic, [2])
         assert number(await next_of(subscription)) == 2
+
+
+async def test_closing_does_not_wait_for_a_kafka_that_is_away(
+    fragile: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Closing waits neither for the answers to commits nor for those to records of the journal."""
+    monkeypatch.setattr("kafkadur.runtime.members._LAST_READING", 1.0)
+    monkeypatch.setattr("kafkadur.runtime.checkpoint_thread._LAST_ROUND", 1.0)
+    topic = fragile.topic(range(4))
+    (broker,) = fragile.stack.brokers
+    connection = fragile.connect(session_timeout=SESSION)
+    await connection.open()
+    subscription = await connection.subscribe(topic, durable="a", start="earliest", window=4)
+    settled, late = await next_of(subscription), await next_of(subscription)
+    await settled.ack()
+    topics, group = Topics({"bootstrap.servers": fragile.stack.kafka}), connection.key("a").group
+    await asyncio.to_thread(
+        wait_until, lambda: topics.committed(group, topic, 1) == {0: 1}, "the floor as offset of the group"
+    )
+    await asyncio.to_thread(broker.kill)
+    await late.ack()
+    await asyncio.wait_for(subscription.close(), LIMIT_S)
+    await connection.close()
+    assert "not in the journal" in caplog.text
+    await asyncio.to_thread(broker.start)
+    async with (
+        fragile.connect() as again,
+        await again.subscribe(topic, durable="a", start="earliest") as rest,
+    ):
+        assert [number(await next_of(rest)) for _ in range(2)] == [2, 3]
 
 
 @both_types

@@ -42,8 +42,11 @@ class Reading:
     def start(self) -> None:
         raise AssertionError("no thread here")
 
-    def close(self) -> None:
+    def stop(self) -> None:
         raise AssertionError("no thread here")
+
+    def join(self, timeout: float) -> bool:
+        raise AssertionError(f"no thread here to wait for, {timeout} s")
 
     def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:
         raise AssertionError(f"no Kafka here to wait for, {timeout} s, over: {is_over()}")
