@@ -20,6 +20,23 @@ export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
+let release = null, pressed = Promise.resolve();
+addEventListener("pointerdown", (event) => {
+  if (event.button === 0 && release === null) pressed = new Promise((resolve) => { release = resolve; });
+}, { capture: true });
+for (const name of ["pointerup", "pointercancel"]) {
+  addEventListener(name, () => {
+    const done = release;
+    release = null;
+    if (done !== null) setTimeout(done, 50); // the click comes after the release, of a finger a little later
+  }, { capture: true });
+}
+
+// A promise that is kept when no pointer is pressed: an element that is replaced between press and release gets no click.
+export function released() {
+  return pressed;
+}
+
 // A table. Columns: {title, cell, number, name}; a row of a narrow screen is a card.
 export function table(rows, columns, { caption, head } = {}) {
   const titles = columns.map((column) =>

@@ -1,7 +1,7 @@
 // The list of subscriptions: sorted, filtered and searched by the service.
 
 import { ask } from "./api.js";
-import { h, table, trouble } from "./dom.js";
+import { h, released, table, trouble } from "./dom.js";
 import { count, duration, rate } from "./format.js";
 
 const PAGE = 100;
@@ -67,6 +67,7 @@ export function list(main) {
     stopped = new AbortController();
     try {
       const found = await ask("subscriptions", asked, stopped.signal);
+      await released();
       if (mine === version) {
         delete shown.dataset.error;
         show(found);

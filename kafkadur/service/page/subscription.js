@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { charts, legend, strip } from "./charts.js";
 import { order } from "./dialogs.js";
-import { facts, h, table, trouble } from "./dom.js";
+import { facts, h, released, table, trouble } from "./dom.js";
 import { ago, bytesOf, clock, count, duration, plural, readable } from "./format.js";
 import { title } from "./list.js";
 
@@ -24,6 +24,7 @@ export function subscription(main, id, me) {
     loading = true;
     try {
       const [found, samples, holes] = await Promise.all([ask(path), numbers(), ask(`${path}/holes`)]);
+      await released();
       if (!closed) show(found, samples, holes);
     } catch (error) {
       if (!closed && known !== error.message) {

@@ -82,6 +82,21 @@ def test_a_person_finds_a_subscription_and_what_it_waits_for(page: Page, address
     expect(page.get_by_text("7b 22 6f 72 64 65 72 22 3a 20 31 7d")).to_be_visible()
 
 
+def test_a_click_is_not_lost_when_the_list_is_read_between_press_and_release(
+    page: Page, address: str, invoices: str
+) -> None:
+    del invoices
+    page.goto(address)
+    page.get_by_role("link", name="invoices").hover()
+    page.mouse.down()
+    for _ in range(2):  # the second is asked for after the first was handled
+        with page.expect_response(lambda response: "/subscriptions?" in response.url) as asked:
+            pass
+        asked.value.finished()
+    page.mouse.up()
+    expect(page.get_by_role("heading", level=1)).to_have_text("invoices")
+
+
 @pytest.mark.long
 def test_a_person_pauses_and_resumes(page: Page, address: str, invoices: str) -> None:
     del invoices
