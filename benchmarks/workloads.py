@@ -95,7 +95,7 @@ class Case:
 
 #: Messages of a workload unless the command line says otherwise.
 MESSAGES = {
-    Workload.DRAIN: 600_000,
+    Workload.DRAIN: 2_000_000,
     Workload.WINDOW1: 300_000,
     Workload.TURNS: 50_000,
     Workload.FANOUT: 3_200,
@@ -112,7 +112,7 @@ ROUNDS = {
 CASES: dict[Workload, tuple[Case, ...]] = {
     Workload.DRAIN: (
         Case(workload=Workload.DRAIN),
-        Case(workload=Workload.DRAIN, shape=Shape.SMALL, fraction=0.5),
+        Case(workload=Workload.DRAIN, shape=Shape.SMALL, fraction=0.25),
         Case(workload=Workload.DRAIN, shape=Shape.SINGLE, fraction=0.1),
         Case(workload=Workload.DRAIN, members=4),
     ),

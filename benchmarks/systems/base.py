@@ -4,7 +4,8 @@ One object of a `System` is one consumer in one worker process; the harness call
 
     System.prepare(env, variant)      in the parent, once a run, before any worker: groups
     system = System(env, variant)     in each worker: imports, clients; nothing is attached yet
-    system.join()                     attach; returns when it could receive (all members at once)
+    system.join()                     attach; returns when it could receive (all members at once); of a
+                                      backlog nothing is read ahead (`BACKLOG`)
       system.held                     messages that came on the way and wait for the loop
       -- all workers have joined; the clock is armed, it starts at the first message received --
     system.drain(recorder) | .window1(recorder) | .serve(recorder) | .attach(recorder)
@@ -58,6 +59,10 @@ class Workload(StrEnum):
     FIRST = "first"
     FAILOVER = "failover"
     AMPLIFICATION = "amplification"
+
+
+#: Workloads of a backlog: nothing of it may be read from Kafka before the loop begins.
+BACKLOG = frozenset({Workload.DRAIN, Workload.WINDOW1})
 
 
 class Store(StrEnum):

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import kafkadur.sync
-from benchmarks.systems.base import FAILOVER_SESSION_S, Env, Store, System, Variant, Workload
+from benchmarks.systems.base import BACKLOG, FAILOVER_SESSION_S, Env, Store, System, Variant, Workload
 from benchmarks.systems.traffic import TOLD_S, Traffic
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import SubscriptionActive
@@ -151,11 +151,14 @@ class Kafkadur(System):
         self._calls += 1
 
     def join(self) -> None:
-        """Attach; nothing is received before the loop."""
-        if self._env.workload is Workload.FIRST:
-            return
-        self._subscription = self._subscribe(self._connection, self._env, self._variant)
-        self._calls = 0
+        """Attach; to a backlog only when the loop begins, as an attached member reads ahead."""
+        if self._env.workload is not Workload.FIRST and self._env.workload not in BACKLOG:
+            self._attach()
+
+    def _attach(self) -> None:
+        if self._subscription is None:
+            self._subscription = self._subscribe(self._connection, self._env, self._variant)
+            self._calls = 0
 
     def try_join(self) -> bool:
         """Attach; an exclusive subscription refuses a second member."""
@@ -167,6 +170,7 @@ class Kafkadur(System):
 
     def drain(self, recorder: Recorder) -> None:
         """Settle every message, by itself or by the batch."""
+        self._attach()
         if self._variant == "batch":
             while recorder.more():
                 batch = self._subscription.receive_batch(recorder.room(_BATCH), timeout=0.1)
@@ -198,6 +202,7 @@ class Kafkadur(System):
 
     def window1(self, recorder: Recorder) -> None:
         """One message in hand; the acknowledgement is confirmed, or within the budget."""
+        self._attach()
         if self._variant == "lane-budget-100":
             self._each(recorder)
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from benchmarks.systems.base import Env, Store, System, Variant, Workload
+from benchmarks.systems.base import BACKLOG, Env, Store, System, Variant, Workload
 from benchmarks.systems.traffic import TOLD_S, Traffic
 
 if TYPE_CHECKING:
@@ -101,7 +101,11 @@ class Raw(System):
         )
 
     def join(self) -> None:
-        """Subscribe and wait for the final assignment, paused so that nothing arrives before the clock."""
+        """Subscribe and wait for the final assignment.
+
+        It is paused so that nothing arrives before the clock. A backlog stays paused until the loop begins:
+        librdkafka would read 100,000 messages of each partition ahead.
+        """
         env = self._env
         if env.workload is Workload.FIRST:
             self._consumer.list_topics(env.topic, timeout=JOIN_S)
@@ -126,6 +130,10 @@ class Raw(System):
                 raise RuntimeError(text)
         # The group may still change once more; from here on nobody would resume what is paused.
         self._joining = False
+        if env.workload not in BACKLOG:
+            self._begin()
+
+    def _begin(self) -> None:
         if self._assigned:
             self._consumer.resume(self._assigned)
 
@@ -144,6 +152,7 @@ class Raw(System):
 
     def drain(self, recorder: Recorder) -> None:
         """Consume in batches of 1,000; ``tuned-each`` handles each message by itself."""
+        self._begin()
         if self._variant == _TUNED_EACH.name:
             self._each(recorder)
             return
@@ -158,6 +167,7 @@ class Raw(System):
 
     def window1(self, recorder: Recorder) -> None:
         """Hand out one message at a time: ``tuned`` from batches, ``sync-each`` with a commit each."""
+        self._begin()
         if self._variant == _SYNC_EACH.name:
             while recorder.more():
                 message = self._consumer.poll(POLL_S)
