@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -141,7 +142,7 @@ class Work:
                 tell("first", at=time.monotonic())
             self._ledger.write(b"".join(line(delivery, ACK) for delivery in batch))
             self._stand()
-            batch.ack_nowait()
+            self._settle(batch.ack_nowait)
             self._count(len(batch), len(batch) if batch[0].redelivered else 0)
 
     def billing(self, subscription: kafkadur.sync.Subscription) -> None:
@@ -152,10 +153,7 @@ class Work:
             back = delivery.attempt == 1 and rolls_back(row_of(delivery.value or b""))
             self._ledger.write(line(delivery, ROLLBACK if back else ACK))
             self._stand()
-            if back:
-                delivery.rollback_nowait(ROLLBACK_DELAY)
-            else:
-                delivery.ack_nowait()
+            self._settle(partial(delivery.rollback_nowait, ROLLBACK_DELAY) if back else delivery.ack_nowait)
             self._count(1, int(delivery.redelivered))
             self._keep_pace()
 
@@ -165,6 +163,14 @@ class Work:
             tell("first", at=time.monotonic())
             self._orders.wait_for(GO)
             delivery.ack()
+
+    def _settle(self, settle: Callable[[], None]) -> None:
+        """Settle it; raises `LeaseLost` if it is delivered again, unless chaos may be the reason."""
+        try:
+            settle()
+        except LeaseLost:
+            if not self._job.pace:
+                raise
 
     def _keep_pace(self) -> None:
         """Take time, if a pace is given; what could not be done while stopped is not made up for."""
