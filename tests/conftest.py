@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from kafkadur.stack import Stack
 from tests.one_stack import shared_stack
@@ -22,8 +23,9 @@ from tests.one_stack import shared_stack
 #: A type of subscriptions in the parameters of a test.
 ANY_TYPE = re.compile("shared|exclusive|priority|serial|key-ordered")
 
-# Brokers of tests live for seconds: what an optimizing compiler costs them it never brings in.
+# Brokers and Sparks of tests live for seconds: what an optimizing compiler costs them it never brings in.
 os.environ.setdefault("KAFKADUR_BROKER_OPTS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # The lines that a worker runs are counted (`make coverage`), not those of the processes that tests start.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COVERAGE_PROCESS_START", None)
@@ -76,6 +78,29 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no anno
 
     def _split_scope(self, nodeid: str) -> str:
         return together(nodeid) or nodeid
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Give the unfinished tests of a worker to others, except the first: the worker crashed in it.
+
+        xdist would run that test again, which may crash the next worker.
+        """
+        units: dict[str, dict[str, bool]] = self.assigned_work[node]
+        left = [(unit, test) for unit in units.values() for test, finished in unit.items() if not finished]
+        crashed = None
+        if left:
+            unit, crashed = left[0]
+            unit[crashed] = True
+        super().remove_node(node)
+        return crashed
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Give a worker tests until it has two: a worker begins a test only when it knows the next one.
+
+        xdist gives it one unit. All tests of that unit may be finished, if it is from a worker that crashed.
+        """
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduler:

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import listing
 
 
+@pytest.mark.long
 def test_each_list_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     listing.main(subscriptions=12, partitions=3, runs=1, as_json=True)
     said = json.loads(capsys.readouterr().out)

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import rebuild
 
 
+@pytest.mark.long
 def test_all_and_single_ones_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     rebuild.main(subscriptions=12, partitions=3, in_use=4, runs=1, as_json=True)
     said = json.loads(capsys.readouterr().out)

@@ -164,7 +164,15 @@ RAISING = {
 }
 
 
-@pytest.mark.parametrize("kind", RAISING)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        if kind in {"StopIteration in a thread", "SystemExit", "CancelledError"}
+        else pytest.param(kind, marks=pytest.mark.long)
+        for kind in RAISING
+    ],
+)
 def test_whatever_it_raises_is_a_failure_of_its_message(shop: Shop, kind: str) -> None:
     shop.place.publish(shop.topic, [1])
     before, _, handler = RAISING[kind].rpartition("...\n")
@@ -205,7 +213,7 @@ def test_a_level_that_is_not_reached_is_told_and_the_worker_goes_on(shop: Shop) 
     assert "Remedy: look at the replicas, or Kafka; it comes again only" in worker.said
 
 
-@pytest.mark.parametrize("policy", ["restricted", "unrestricted"])
+@pytest.mark.parametrize("policy", ["restricted", pytest.param("unrestricted", marks=pytest.mark.long)])
 def test_a_worker_that_stood_still_stands_by_behind_its_successor(shop: Shop, policy: str) -> None:
     shop.write("""
         app = kafkadur.App()

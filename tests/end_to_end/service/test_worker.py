@@ -386,6 +386,7 @@ def test_it_is_started_anew_when_its_module_changes(shop: Shop) -> None:
     assert not any(alive(note.pid) for note in (*shop.notes(), *shop.notes("changed")))
 
 
+@pytest.mark.long
 def test_three_workers_are_restarted_one_after_the_other_under_load(shop: Shop) -> None:
     """Nothing is lost, and nothing is repeated: each confirms what it has before it leaves."""
     shop.write("""

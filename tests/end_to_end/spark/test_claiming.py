@@ -68,6 +68,7 @@ def test_two_jobs_read_each_a_part(place: Place, spark: SparkSession) -> None:
     assert sorted(read) == [*in_partition(0, *range(60)), *in_partition(1, *range(40))]
 
 
+@pytest.mark.long
 def test_what_others_have_lies_in_between(place: Place, spark: SparkSession) -> None:
     topic = place.topic(range(30))
     with share(place, topic) as one, share(place, topic) as other:

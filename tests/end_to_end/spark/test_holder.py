@@ -55,6 +55,7 @@ def forget_state(place: Place) -> None:
             client.delete(key)
 
 
+@pytest.mark.long
 def test_suspects_are_settled_although_they_are_granted_few_at_a_time(place: Place) -> None:
     """A consumer with much in hand died, and attempts are bounded."""
     topic = place.topic(range(100))
@@ -108,6 +109,7 @@ def test_what_no_verdict_names_goes_back_uncounted(place: Place) -> None:
     assert received(place, topic, 5) == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2)]
 
 
+@pytest.mark.long
 def test_many_roll_backs(place: Place) -> None:
     topic = place.topic(range(200))
     with hold(place, topic) as holder:
@@ -138,6 +140,7 @@ def test_nothing_is_settled_after_the_topic_was_made_anew(place: Place) -> None:
             holder.settle({0: Verdicts([(1, 2)])})
 
 
+@pytest.mark.long
 def test_who_was_silent_while_the_state_was_lost_is_out(place: Place) -> None:
     """Somebody else may have had the subscription, for all it knows."""
     topic = place.topic(range(3))

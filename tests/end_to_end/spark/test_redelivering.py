@@ -84,6 +84,7 @@ def test_what_was_rolled_back_comes_with_the_next_batch(lab: Lab) -> None:
     assert unsettled(lab, topic) == 0
 
 
+@pytest.mark.long
 def test_what_kafka_removed_meanwhile_is_not_settled_as_if_it_had_come(lab: Lab) -> None:
     """It is left to the next start, which counts it."""
     topic = lab.place.topic(range(25))
@@ -111,6 +112,7 @@ def test_it_is_the_record_that_the_source_has(lab: Lab) -> None:
         assert first == again
 
 
+@pytest.mark.long
 def test_a_batch_is_replayed_with_what_it_had_besides(lab: Lab) -> None:
     topic = lab.place.topic(range(25))
     with pytest.raises(StreamingQueryException):
@@ -120,6 +122,7 @@ def test_a_batch_is_replayed_with_what_it_had_besides(lab: Lab) -> None:
     assert run.batches == [(1, in_partition(0, 4, *range(10, 20))), (2, in_partition(0, *range(20, 25)))]
 
 
+@pytest.mark.long
 def test_that_a_batch_had_nothing_besides_is_written_down_too(lab: Lab) -> None:
     """So what becomes due before it is replayed does not come with it: its output may be there already."""
     topic = lab.place.topic(range(15))
@@ -144,6 +147,7 @@ def test_a_batch_that_had_something_besides_is_not_settled_without(lab: Lab) -> 
     assert run.records == in_partition(0, 4, *range(10, 25))
 
 
+@pytest.mark.long
 def test_a_query_goes_on_with_its_checkpoint_and_has_it_brought(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     go(lab, topic, rolls_back(4))
@@ -153,6 +157,7 @@ def test_a_query_goes_on_with_its_checkpoint_and_has_it_brought(lab: Lab) -> Non
     assert unsettled(lab, topic) == 0
 
 
+@pytest.mark.long
 def test_what_is_rolled_back_again_comes_again(lab: Lab) -> None:
     topic = lab.place.topic(range(25))
 
@@ -183,6 +188,7 @@ def test_what_waits_for_its_time_does_not_come(lab: Lab) -> None:
         assert [(w.start, w.end) for w in holder.whereabouts().settlements[0].waiting] == [(4, 5)]
 
 
+@pytest.mark.long
 def test_more_than_fits_besides_one_batch_comes_with_further_ones(lab: Lab) -> None:
     topic = lab.place.topic(range(1_520))
     missed = range(1_100)

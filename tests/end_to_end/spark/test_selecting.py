@@ -74,6 +74,7 @@ def test_progress_settles_what_the_selector_left_out(lab: Lab) -> None:
     assert found == [[(0, 3)]]
 
 
+@pytest.mark.long
 def test_what_came_over_the_own_connection_is_left_out(lab: Lab) -> None:
     topic = lab.place.topic(range(2))
     client_id = f"c-{uuid.uuid4().hex}"

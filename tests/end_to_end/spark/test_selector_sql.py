@@ -161,6 +161,7 @@ def test_numbers_and_what_is_none(session: SparkSession) -> None:
     assert_same(session, terms, [sent({**PROPERTIES, "x": value}) for _, value in ARITHMETIC])
 
 
+@pytest.mark.long
 def test_random_selectors(session: SparkSession) -> None:
     texts = [tree.text for tree in drawn(conditions, 50)]
     texts = [text for text in texts if over_properties(Selector(text)) is not None]
@@ -172,6 +173,7 @@ def test_random_selectors(session: SparkSession) -> None:
 PIECE = st.sampled_from([*"ab%_!.\\$^[(|", "é", "😀", "\n", "\r", "E", "Q"])
 
 
+@pytest.mark.long
 def test_random_patterns(spark: SparkSession) -> None:
     """Texts are made of the patterns' characters, so that some match."""
     patterns = [text.replace("'", "''") for text in drawn(st.lists(PIECE, max_size=8).map("".join), 100)]
@@ -184,20 +186,27 @@ def test_random_patterns(spark: SparkSession) -> None:
     assert_same(spark, texts, [sent({"a": value}) for value in values])
 
 
+DEEP_OR_WIDE = {
+    "not": "NOT " * MAX_NESTING + "a",
+    "parentheses": "(" * MAX_NESTING + "a = 1" + ")" * MAX_NESTING,
+    "equal": "a = (" * MAX_NESTING + "a" + ")" * MAX_NESTING,
+    "unequal": "TRUE <> (a = 1 AND " * MAX_NESTING + "a" + ")" * MAX_NESTING,
+    "or": "(a <> 2 OR a AND " * MAX_NESTING + "a" + ")" * MAX_NESTING,
+    "signs": "1 = " + "-(1 + " * (MAX_NESTING // 4) + "a" + ")" * (MAX_NESTING // 4),
+    "wide": " OR ".join(["a = 1"] * 120),
+    "many": "a IN (" + ", ".join(f"'{number}'" for number in range(600)) + ")",
+    "pattern": "a LIKE '" + "_a%" * 80 + "'",
+}
+#: `make test` tries these; the others repeat their parts.
+DEEP_AND_SHORT = {"unequal", "wide", "pattern"}
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "NOT " * MAX_NESTING + "a",
-        "(" * MAX_NESTING + "a = 1" + ")" * MAX_NESTING,
-        "a = (" * MAX_NESTING + "a" + ")" * MAX_NESTING,
-        "TRUE <> (a = 1 AND " * MAX_NESTING + "a" + ")" * MAX_NESTING,
-        "(a <> 2 OR a AND " * MAX_NESTING + "a" + ")" * MAX_NESTING,
-        "1 = " + "-(1 + " * (MAX_NESTING // 4) + "a" + ")" * (MAX_NESTING // 4),
-        " OR ".join(["a = 1"] * 120),
-        "a IN (" + ", ".join(f"'{number}'" for number in range(600)) + ")",
-        "a LIKE '" + "_a%" * 80 + "'",
+        pytest.param(text, id=name, marks=() if name in DEEP_AND_SHORT else pytest.mark.long)
+        for name, text in DEEP_OR_WIDE.items()
     ],
-    ids=["not", "parentheses", "equal", "unequal", "or", "signs", "wide", "many", "pattern"],
 )
 def test_what_is_deep_or_wide_is_sql(spark: SparkSession, text: str) -> None:
     assert native(Selector(text)) is not None
@@ -280,7 +289,12 @@ def assert_same_properties(spark: SparkSession, messages: Sequence[Headers], typ
 
 
 @pytest.mark.parametrize(
-    "types", [None, {"a": "int", "b": "float", "$d": "bool"}, {"a": "str", "b": "bytes", "größe": "int"}]
+    "types",
+    [
+        {"a": "int", "b": "float", "$d": "bool"},
+        pytest.param(None, marks=pytest.mark.long),
+        pytest.param({"a": "str", "b": "bytes", "größe": "int"}, marks=pytest.mark.long),
+    ],
 )
 def test_properties_are_read_as_the_client_does(session: SparkSession, types: Types) -> None:
     messages: list[Headers] = [None, []]

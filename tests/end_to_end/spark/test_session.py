@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 START = """
 import kafkadur_spark
 from kafkadur_sharing.errors import IllegalState
@@ -22,6 +24,7 @@ def started(**environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_package_that_is_not_there_is_named() -> None:
     said = started()
     assert "cannot be resolved" in said

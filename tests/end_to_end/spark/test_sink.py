@@ -57,6 +57,7 @@ def test_rows_of_offsets_settle_what_they_name(lab: Lab) -> None:
     assert lab.run(topic).records == []
 
 
+@pytest.mark.long
 def test_what_no_row_names_comes_with_the_next_generation(lab: Lab) -> None:
     topic = lab.place.topic(range(20))
     with lab.hold(topic) as holder:
@@ -66,6 +67,7 @@ def test_what_no_row_names_comes_with_the_next_generation(lab: Lab) -> None:
         assert (run.generation, run.records) == (2, in_partition(0, 2, 7, 12, 17))
 
 
+@pytest.mark.long
 def test_all_else_is_settled_where_the_query_says_so(lab: Lab) -> None:
     topic = lab.place.topic(range(20))
     with lab.hold(topic) as holder:
@@ -80,6 +82,7 @@ def test_all_else_is_settled_where_the_query_says_so(lab: Lab) -> None:
         assert [w.attempts for w in holder.whereabouts().settlements[0].waiting] == [1]
 
 
+@pytest.mark.long
 def test_records_of_transactions_are_settled_where_all_else_is(lab: Lab) -> None:
     """Their marks have offsets and no row; what is to come again is named."""
     topic = lab.place.topic()
@@ -108,6 +111,7 @@ def test_with_a_selector_all_else_has_to_be_settled(lab: Lab) -> None:
         assert holder.whereabouts().settlements[0].floor == 10
 
 
+@pytest.mark.long
 def test_with_no_local_too(lab: Lab) -> None:
     topic = lab.place.topic(range(3))
     with (
@@ -159,6 +163,7 @@ def test_a_batch_rejects_what_came_again_and_is_replayed_without_a_second_letter
     assert [(value, headers[ATTEMPTS]) for value, headers in letters(lab.place, topic)] == [(b"4", b"2")]
 
 
+@pytest.mark.long
 def test_messages_far_from_each_other_are_rejected(lab: Lab) -> None:
     topic = lab.place.topic(range(3_000))
     rejected = [(0, 2, "a"), (0, 700, "b"), (0, 701, "c"), (0, 2_999, "d")]
@@ -184,6 +189,7 @@ def test_a_commit_that_is_repeated_settles_nothing_twice(lab: Lab) -> None:
             hand_in(options[ADDRESS], options[SECRET], 1, said, all_else=False)
 
 
+@pytest.mark.long
 def test_a_batch_whose_sink_fails_is_settled_by_the_restart(lab: Lab) -> None:
     """A row that means nothing ends the query; nothing of its batch is settled."""
     topic = lab.place.topic(range(10))
@@ -196,6 +202,7 @@ def test_a_batch_whose_sink_fails_is_settled_by_the_restart(lab: Lab) -> None:
         assert holder.whereabouts().settlements[0].floor == 10
 
 
+@pytest.mark.long
 def test_an_offset_of_no_batch_ends_the_query(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     with lab.hold(topic) as holder:
@@ -212,6 +219,7 @@ def test_a_driver_that_has_lost_the_subscription_settles_nothing(lab: Lab) -> No
         hand_in(options[ADDRESS], options[SECRET], 0, [Said(0, 0, 10)], all_else=False)
 
 
+@pytest.mark.long
 def test_a_query_whose_driver_is_another_one_fails(lab: Lab) -> None:
     """The options of a sink are those of one life of a holder."""
     topic = lab.place.topic(range(10))

@@ -61,6 +61,7 @@ def test_a_stream_reads_what_is_not_settled_and_settles_it(lab: Lab) -> None:
         assert subscription.receive(timeout=1) is None
 
 
+@pytest.mark.long
 def test_nothing_is_read_twice_by_who_goes_on(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     assert lab.run(topic).records == in_partition(0, *range(10))
@@ -69,6 +70,7 @@ def test_nothing_is_read_twice_by_who_goes_on(lab: Lab) -> None:
     assert (second.generation, second.records) == (1, in_partition(0, *range(10, 15)))
 
 
+@pytest.mark.long
 def test_what_others_did_meanwhile_is_left_out(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     lab.run(topic)
@@ -87,6 +89,7 @@ def test_much_that_is_settled_is_left_out(lab: Lab) -> None:
     assert found == in_partition(0, *range(100), *range(5_100, 5_200), *range(5_300, 6_000))
 
 
+@pytest.mark.long
 def test_a_batch_that_was_settled_but_not_committed_is_replayed_as_it_was(lab: Lab) -> None:
     """The driver dies between the two: the batch has the same records, none of them settled twice."""
     topic = lab.place.topic(range(100))
@@ -128,6 +131,7 @@ def test_what_waits_for_its_time_is_neither_read_nor_settled(lab: Lab) -> None:
         assert lab.go(holder).records == []
 
 
+@pytest.mark.long
 def test_what_becomes_due_while_a_batch_is_worked_on_is_not_settled_with_it(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     with (
@@ -177,6 +181,7 @@ def test_a_batch_that_fails_is_read_again(lab: Lab) -> None:
     assert lab.run(topic).batches == [(0, in_partition(0, *range(10)))]
 
 
+@pytest.mark.long
 def test_what_is_rolled_back_comes_in_the_next_generation(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     first = lab.run(topic, lambda reading, batch, _: reading.ack_batch(batch, rolled_back=[(0, 3), (0, 7)]))
@@ -204,6 +209,7 @@ def test_what_is_no_offset_of_the_batch_is_refused_and_loses_nothing(lab: Lab) -
     assert len(refused) == 2
 
 
+@pytest.mark.long
 def test_state_of_operators_is_not_counted_twice_unasked(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     with lab.hold(topic) as holder:
@@ -261,6 +267,7 @@ def without_listener(reading: kafkadur_spark.Reading) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.long
 def test_another_life_of_the_subscription_has_checkpoints_of_its_own(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     lab.run(topic)
@@ -291,6 +298,7 @@ def test_what_kafka_removed_is_counted_and_the_query_goes_on(lab: Lab) -> None:
         assert floors(holder) == {0: 20}
 
 
+@pytest.mark.long
 def test_partitions_that_are_added_are_read(lab: Lab) -> None:
     topic = lab.place.topic(range(5))
     with lab.hold(topic) as holder:
@@ -318,6 +326,7 @@ def test_records_of_transactions(lab: Lab) -> None:
         assert floors(holder) == {0: 12}
 
 
+@pytest.mark.long
 def test_more_partitions_than_one_exchange_carries(lab: Lab) -> None:
     topic = lab.place.topic(partitions=20)
     for partition in range(20):

@@ -252,6 +252,7 @@ def test_senseless_plans_are_refused(brokers: int, *, kafka: bool, valkey: bool,
         pass
 
 
+@pytest.mark.long
 def test_two_brokers_behind_proxies(temporary: Path) -> None:
     del temporary
     with embedded(brokers=2, proxy=True, valkey=False) as stack:

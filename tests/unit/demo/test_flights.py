@@ -40,6 +40,7 @@ def test_what_is_not_known_is_none() -> None:
     assert json.loads(cancelled.value)["dep_time"] is None
 
 
+@pytest.mark.long
 def test_the_file_has_as_many_rows_as_the_demo_says_and_one_that_is_too_short_is_refused() -> None:
     count = 0
     with pytest.raises(KafkadurError, match="has 336776 rows, not 336777"):
