@@ -4,6 +4,7 @@ Applications connect to Valkey as a user with the documented minimum (`kafkadur 
 small, tests would fail. Tests that play the administrator use `stack.admin_redis`.
 """
 
+import gc
 import os
 import re
 import signal
@@ -139,6 +140,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     scattered = {test.nodeid.partition("::")[0] for test in tests if shares(test)}
     if missing := sorted(file for file in scattered if together(file) is None):
         raise pytest.UsageError(f"add to TOGETHER in tests/conftest.py: {', '.join(missing)}")
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave out the tests, which live as long as their process."""
+    gc.collect()
+    gc.freeze()
 
 
 def together(place: str) -> str | None:
