@@ -36,6 +36,7 @@ async def test_examples_run(
     monkeypatch.setenv("KAFKADUR_KAFKA", kafkadur_stack.kafka)
     monkeypatch.setenv("KAFKADUR_REDIS", kafkadur_stack.redis)
     monkeypatch.setenv("KAFKADUR_NAMESPACE", kafkadur_namespace)
+    monkeypatch.setenv("KAFKADUR_JOURNAL_PARTITIONS", "1")  # 64 are created in a second
     code = code_of(page)
     assert code
     for topic in TOPICS:
