@@ -2,8 +2,9 @@
 
 Once a second it writes a checkpoint (`kafkadur_coordinators/journal/checkpoints.py`) for each lane on which a
 member of this connection settled something. Acknowledgements that wait for the level `journal` (`waiters.py`)
-make it write at once; all that arrive during a round share the next one (group commit). It has its own
-connections, so the coordinator thread never waits for it. It tries failed writes again.
+make it write at once; all that arrive during a round share the next one (group commit). It also rebuilds
+subscriptions of which the journal has a later incarnation than Redis. It has its own connections, so the
+coordinator thread never waits for it. It tries failed writes again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,6 +32,7 @@ from kafkadur_coordinators.redis.replies import inspection
 from kafkadur_coordinators.settlement_states import settlement_of
 from kafkadur_sharing.definition import AckLevel
 from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.keys import SubscriptionKey
 
 _log = logging.getLogger("kafkadur.checkpoints")
 
@@ -42,6 +44,10 @@ LOOK_EVERY = 300.0
 _LOOKS = 30
 #: Seconds that closing waits for the last checkpoints.
 _LAST_ROUND = 10.0
+
+
+#: Begins new incarnations of subscriptions, with a client of Redis and one of the journal.
+Rebuild = Callable[[RedisCoordinator, Journal, Mapping[SubscriptionKey, int]], None]
 
 
 class _Settling(Protocol):
@@ -94,20 +100,21 @@ class CheckpointThread:
         coordinator: Callable[[], RedisCoordinator],
         journal: Callable[[], Journal],
         waiters: Callable[[Callable[[], None]], Waiters],
-        outdated: Callable[[Subscription, int], None] = lambda _subscription, _incarnation: None,
+        rebuild: Rebuild,
     ) -> None:
         """`coordinator` and `journal` make the clients of this thread when they are first used.
 
-        `waiters` makes the waiters from their `on_journal`; they are closed with this. `outdated` is called
-        with a subscription of which the journal has a later incarnation than Redis: until it is rebuilt, none
-        of its verdicts can be confirmed.
+        `waiters` makes the waiters from their `on_journal`; they are closed with this. `rebuild` is called in
+        this thread, with its clients, and with the later incarnation that the journal has of subscriptions.
         """
         self._make_coordinator = coordinator
         self._make_journal = journal
         self._coordinator: RedisCoordinator | None = None
         self._journal: Journal | None = None
         self._waiters = waiters(self._awaited)
-        self._outdated = outdated
+        self._rebuild = rebuild
+        #: subscriptions that are to be rebuilt: the journal has this later incarnation than Redis
+        self._outdated: dict[SubscriptionKey, int] = {}
         self._writer = uuid.uuid4().hex[:12]
         #: when it begins to write under other keys (monotonic seconds), and the shards with old keys
         self._renew_at = time.monotonic() + WRITER_MS / 1000
@@ -158,6 +165,16 @@ class CheckpointThread:
         """Return a confirmation of verdicts in `chunk` by Redis, which leads to `confirmation` at `level`."""
         entry = self._entries.get(id(member))
         return confirmation if entry is None else self._waiters.above(entry, level, chunk, confirmation)
+
+    def rebuild(self, key: SubscriptionKey, incarnation: int) -> None:
+        """Begin a new incarnation of a subscription: the journal has a later one than Redis. Any thread.
+
+        Until then none of its verdicts can be confirmed above Redis.
+        """
+        with self._lock:
+            self._outdated[key] = incarnation
+            self._start()
+        self._bell.set()
 
     def _awaited(self) -> None:
         """Begin a round, because a caller waits for the journal."""
@@ -223,6 +240,7 @@ class CheckpointThread:
                 entry.dirty |= entry.member.take_settled()
         self._renew(now)
         self._write(entries, due=due)
+        self._rebuild_outdated()
         if due and not everything:
             self._look_for_definitions(entries, now)
         with self._lock:
@@ -230,6 +248,12 @@ class CheckpointThread:
                 del self._entries[id(entry.member)]
         if any(self._waiters.of(entry, "journal") for entry in entries):  # not reached yet: soon again
             self._next = min(self._next, time.monotonic() + RETRY)
+
+    def _rebuild_outdated(self) -> None:
+        with self._lock:
+            outdated, self._outdated = self._outdated, {}
+        if outdated:  # one that fails is found again with its next acknowledgement
+            self._rebuild(self._redis(), self._kafka(), outdated)
 
     def _renew(self, now: float) -> None:
         """Change the keys of records from time to time, so that old records can be removed (`superseded`)."""
@@ -335,7 +359,7 @@ class CheckpointThread:
             task.incarnation = incarnations.pop()
 
     def _void(self, tasks: Sequence[_Task]) -> Collection[str]:
-        """Return the ids of awaited subscriptions whose records do not count, and report them as outdated.
+        """Return the ids of awaited subscriptions whose records do not count, and have them rebuilt.
 
         A recovery reads the journal after it has written its incarnation record. So a record counts if no
         later incarnation record is before it in the journal: the recovery reads it.
@@ -351,7 +375,7 @@ class CheckpointThread:
             latest = last_incarnation(seen[task.shard], task.entry.subscription.key.tag)
             if task.incarnation < latest:
                 void.add(task.entry.origin.id)
-                self._outdated(task.entry.subscription, latest)
+                self.rebuild(task.entry.subscription.key, latest)
         return void
 
     # -- clients

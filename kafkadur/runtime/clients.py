@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
+from kafkadur.runtime.checkpoint_thread import Rebuild
 from kafkadur.runtime.waiters import Waiters
 from kafkadur.settings import Settings
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle
 from kafkadur_coordinators.redis.coordinator import Recorder, RedisCoordinator
 from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.keys import SubscriptionKey
 
 
 def coordinator_of(
@@ -59,6 +61,19 @@ def lifecycle_of(
         prefix=settings.prefix,
         session_ms=settings.session_ms,
     )
+
+
+def rebuild_of(settings: Settings, *, topics: Callable[[], Topics]) -> Rebuild:
+    """Return the parameter `rebuild` of `CheckpointThread`; `topics` makes a client that looks up topics."""
+
+    def rebuild(coordinator: RedisCoordinator, journal: Journal, seen: Mapping[SubscriptionKey, int]) -> None:
+        asked = topics()
+        try:
+            lifecycle_of(settings, coordinator=coordinator, journal=journal, topics=asked).rebuild(seen)
+        finally:
+            asked.close()
+
+    return rebuild
 
 
 def waiters_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -17,7 +16,7 @@ from kafkadur.history.writer import HistoryThread
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.client_id_keeper import ClientIdKeeper
-from kafkadur.runtime.clients import coordinator_of, lifecycle_of, waiters_of
+from kafkadur.runtime.clients import coordinator_of, lifecycle_of, rebuild_of, waiters_of
 from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from kafkadur.runtime.kafka_clients import KafkaClients
 from kafkadur.runtime.members import Members
@@ -28,7 +27,7 @@ from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.redis import presence as presences
 from kafkadur_coordinators.redis.coordinator import Recorder, RedisCoordinator
-from kafkadur_sharing.errors import ConnectionClosed, KafkadurError
+from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur")
 
@@ -75,7 +74,7 @@ class Opened:
             coordinator=self._new_coordinator,
             journal=lambda: kafka.journal(checked=self.journal),
             waiters=waiters_of(settings, coordinator=self._new_coordinator),
-            outdated=self.rebuild,
+            rebuild=rebuild_of(settings, topics=kafka.topics),
         )
         self._dead_letters = kafka.dead_letters()
         self._watch = RetentionWatch(kafka.topics, every=settings.retention_check.total_seconds())
@@ -105,9 +104,12 @@ class Opened:
         return self.thread.submit(self._coordinator.connect)
 
     def rebuild(self, subscription: Subscription, incarnation: int) -> None:
-        """Begin a new incarnation, because the journal has a later one than Redis. Any thread."""
-        with contextlib.suppress(ConnectionClosed):
-            self.thread.submit(lambda: self.lifecycle.rebuild({subscription.key: incarnation}))
+        """Begin a new incarnation, because the journal has a later one than Redis. Any thread.
+
+        The checkpoint thread does it. It reads the journal, which may take longer than a session lasts, and
+        the coordinator thread must keep the sessions of its members meanwhile.
+        """
+        self._checkpoints.rebuild(subscription.key, incarnation)
 
     # -- the client id
 

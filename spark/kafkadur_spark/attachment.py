@@ -23,7 +23,14 @@ from typing import NamedTuple, Self, TypeVar
 from kafkadur.history.kafka_log import KafkaLog
 from kafkadur.history.writer import HistoryThread
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
-from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of, waiters_of
+from kafkadur.runtime.clients import (
+    coordinator_of,
+    journal_of,
+    lifecycle_of,
+    rebuild_of,
+    topics_of,
+    waiters_of,
+)
 from kafkadur.settings import Settings
 from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators.claims import Claims
@@ -112,7 +119,7 @@ class Attachment:
             coordinator=self._new_coordinator,
             journal=lambda: journal_of(settings),
             waiters=waiters_of(settings, coordinator=self._new_coordinator),
-            outdated=lambda _, incarnation: self._jobs.put(lambda: self._rebuild(incarnation)),
+            rebuild=rebuild_of(settings, topics=lambda: topics_of(settings)),
         )
         self._history = HistoryThread(lambda: KafkaLog(settings.kafka))
         #: what is written to the delivery history, if the subscription has one
@@ -431,13 +438,6 @@ class Attachment:
         except KafkadurError as error:
             _log.info("%s", error)
         return True
-
-    def _rebuild(self, incarnation: int) -> None:
-        """Rebuild the state: the journal knows a later incarnation than Redis."""
-        try:
-            self._lifecycle.rebuild({self._request.key: incarnation})
-        except KafkadurError as error:
-            _log.info("%s", error)
 
     def _again(self, call: Callable[[], T]) -> T:
         """Make a call; if the state was lost, or is in doubt, attach again and repeat it."""

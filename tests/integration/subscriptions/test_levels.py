@@ -5,7 +5,8 @@ These tests wipe Redis and stop its replica, so they have a stack of their own.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import pytest
@@ -13,11 +14,21 @@ import redis
 
 from kafkadur import IllegalState, LeaseLost, LevelNotReached
 from kafkadur.stack import Stack, as_administrator, embedded
+from kafkadur_coordinators.journal.rebuilding import Rebuilder
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.redis.rows import PartitionRow
 from kafkadur_sharing.definition import AckLevel, TypeName
+from kafkadur_sharing.keys import SubscriptionKey
 from tests.integration.coordinators import stored
-from tests.integration.subscriptions.helpers import PRIORITY_TOO, SERIAL_TOO, Place, next_of, number, place_on
+from tests.integration.subscriptions.helpers import (
+    LIMIT_S,
+    PRIORITY_TOO,
+    SERIAL_TOO,
+    Place,
+    next_of,
+    number,
+    place_on,
+)
 
 SESSION = timedelta(seconds=1)
 COUNT = 30
@@ -193,3 +204,39 @@ async def test_an_incarnation_that_nobody_installed_does_not_keep_the_level_away
         await held[2].ack(level="journal")
         assert held[2].fencing_token[0] > max(number_.values())
     assert await rest_of(fragile, topic, "shared") <= {2}
+
+
+async def test_a_new_incarnation_that_waits_for_kafka_keeps_no_exchange_waiting(
+    fragile: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the session would end meanwhile, and the messages in flight count an attempt."""
+    begun, answered = threading.Event(), threading.Event()
+    rebuild = Rebuilder.rebuild
+
+    def wait_and_rebuild(
+        self: Rebuilder, keys: Sequence[SubscriptionKey], seen: Mapping[SubscriptionKey, int]
+    ) -> object:
+        begun.set()
+        assert answered.wait(LIMIT_S)
+        return rebuild(self, keys, seen)
+
+    monkeypatch.setattr(Rebuilder, "rebuild", wait_and_rebuild)
+    topic = fragile.topic(range(1, 4))
+    async with (
+        fragile.connect(session_timeout=SESSION) as connection,
+        await connection.subscribe(topic, durable="d", type="shared", start="earliest") as subscription,
+    ):
+        held = [await next_of(subscription) for _ in range(3)]
+        tag = connection.key("d").tag
+        journal = Journal({"bootstrap.servers": fragile.stack.kafka}, fragile.namespace)
+        journal.append_incarnations("late", {journal.shard(tag): [tag]})
+        journal.close()
+        finding = asyncio.create_task(held[0].ack(level="journal"))
+        try:
+            assert await asyncio.to_thread(begun.wait, LIMIT_S)
+            await asyncio.wait_for(held[1].ack(), LIMIT_S / 2)
+        finally:
+            answered.set()
+        with contextlib.suppress(LeaseLost):  # as above
+            await finding
+        await held[2].ack(level="journal")
