@@ -12,6 +12,8 @@ from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import Part, State
 from kafkadur.events import Event
+from kafkadur.fetch.buffer import ReadBatch
+from kafkadur.fetch.native import size_of
 from kafkadur_coordinators.interface import ExchangeReply, Grant, PartitionState, Role, Standing
 
 _log = logging.getLogger("kafkadur")
@@ -181,7 +183,7 @@ class Answers(Part):
         ]:
             messages, first = queue.cut(chunk, max(chunk.handed, chunk.index(horizon)))
             if messages and buffer is not None and joins:
-                buffer.put_back(messages, first)
+                buffer.put_back(ReadBatch(messages, size_of(messages)), first)
         lease.end = max(min(lease.end, horizon), lease.start)
         lease.fill = min(lease.fill, lease.end)
 

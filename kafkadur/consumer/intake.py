@@ -10,6 +10,7 @@ from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import Part, State
 from kafkadur.events import Event
 from kafkadur.fetch.buffer import ReadBatch, Records
+from kafkadur.fetch.native import size_of
 from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur")
@@ -34,8 +35,8 @@ class Intake(Part):
         self._ready = ready
         self._fail = fail
         self.display = state.terms.display
-        #: records that a reader may hold back before it pauses
-        self.read_ahead = state.terms.read_ahead
+        #: records that a reader may read in one call
+        self.at_once = state.terms.read_at_once
         #: partitions that the topic has, as the reader found
         self._topic_partitions = 0
 
@@ -52,7 +53,7 @@ class Intake(Part):
             if buffer is None:  # the reader does not know yet that it is to stop
                 return
             self._whole.begin()
-            buffer.add(ReadBatch(messages))
+            buffer.add(ReadBatch(messages, size_of(messages)))
             self._fetch.records_read += len(messages)
             news = self._router.route(partition)
             asks = self._asks_after_reading(news=news)
@@ -106,16 +107,20 @@ class Intake(Part):
             buffer.end = offset  # one assignment: no lock is needed
 
     @property
-    def buffered(self) -> int:
-        """Records that were read and not dispatched: they hold the reader back.
+    def has_enough(self) -> bool:
+        """Whether the reader is to pause: enough records were read and not dispatched, or bytes of them.
 
-        0 while a lease waits for records that were written and not read yet: other members may wait for it.
-        Takes no lock.
+        False while a lease waits for records that were written and not read yet: other members may wait for
+        it. Takes no lock.
         """
         if any(lease.fill < lease.end and self._policy.starves(lease) for lease in self._leases):
-            return 0
-        buffers, draining = list(self._fetch.buffers.items()), self._policy.draining
-        return sum(each.buffered for p, each in buffers if p not in draining) + self._queue.records
+            return False
+        draining, queue, terms = self._policy.draining, self._queue, self._terms
+        buffers = [each for p, each in list(self._fetch.buffers.items()) if p not in draining]
+        if sum([each.buffered for each in buffers]) + queue.records >= terms.read_ahead:
+            return True
+        size = sum([each.size for each in buffers]) + queue.records * queue.mean_size
+        return size >= terms.read_ahead_bytes
 
     # -- ranges
 
@@ -129,7 +134,7 @@ class Intake(Part):
                 return False
             self._whole.begin()
             if messages:
-                buffer.add(ReadBatch(messages))
+                buffer.add(ReadBatch(messages, size_of(messages)))
                 self._fetch.records_read += len(messages)
             buffer.reach(min(reached, lease.end))
             news, more = self._router.fill_range(lease, buffer)

@@ -43,6 +43,16 @@ class Terms:
         """Records that a reader may hold back before it pauses."""
         return max(2 * self.window, 10_000)
 
+    @property
+    def read_at_once(self) -> int:
+        """Records that a reader may read in one call."""
+        return min(max(self.window, 2_000), 10_000)
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """Bytes of payloads that a reader may hold back before it pauses."""
+        return max(2 * self.window_bytes, 64 * 2**20)
+
     def is_used_up(self, attempts: int) -> bool:
         """Whether the redelivery policy allows no further attempt."""
         most = self.definition.redelivery.max_attempts

@@ -50,11 +50,15 @@ NOWHERE = Mark()
 class ReadBatch:
     """Records of one partition in offset order."""
 
-    __slots__ = ("first", "last", "messages", "offsets")
+    __slots__ = ("first", "last", "messages", "offsets", "size")
 
-    def __init__(self, messages: Records) -> None:
-        """`messages` is not empty, of one partition, sorted by offset, without error events."""
+    def __init__(self, messages: Records, size: int) -> None:
+        """`messages` is not empty, of one partition, sorted by offset, without error events.
+
+        `size`: bytes of their payloads.
+        """
         self.messages = messages
+        self.size = size
         self.first: int = messages[0].offset()  # type: ignore[assignment]  # a record has an offset
         self.last: int = messages[-1].offset()  # type: ignore[assignment]  # a record has an offset
         #: None when no offset is missing between first and last
@@ -68,8 +72,13 @@ class ReadBatch:
             return min(max(offset - self.first, 0), len(self.messages))
         return bisect_left(self.offsets, offset)
 
-    def cut(self, index: int) -> None:
-        """Drop the records before `index`; at least one must stay."""
+    def cut(self, index: int) -> int:
+        """Drop the records before `index`; at least one must stay.
+
+        Returns their bytes, as if all records of the batch were alike.
+        """
+        gone = self.size * index // len(self.messages)
+        self.size -= gone
         del self.messages[:index]
         if self.offsets is None:
             self.first += index
@@ -78,6 +87,7 @@ class ReadBatch:
             self.first = self.offsets[0]
             if self.last - self.first + 1 == len(self.messages):
                 self.offsets = None
+        return gone
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +99,9 @@ class FetchBuffer:
     #: tells this start of following from earlier ones of the partition
     number: int = 0
     batches: deque[ReadBatch] = field(default_factory=deque[ReadBatch])
-    #: records in `batches`
+    #: records in `batches`, and bytes of their payloads
     buffered: int = 0
+    size: int = 0
     #: every record at or after this offset that was read is still here
     kept_from: int = field(init=False)
     #: everything before this offset was read (records) or is known to hold no record
@@ -126,14 +137,18 @@ class FetchBuffer:
         if batch.first < self.position:
             batch.cut(batch.index(self.position))
         self.batches.append(batch)
-        self.buffered += len(batch.messages)
+        self._count(batch, 1)
         self.position = batch.last + 1
 
-    def put_back(self, messages: Records, first: int) -> None:
+    def put_back(self, batch: ReadBatch, first: int) -> None:
         """Take back records that were taken last, the first of them at offset `first`."""
-        self.batches.appendleft(ReadBatch(messages))
-        self.buffered += len(messages)
+        self.batches.appendleft(batch)
+        self._count(batch, 1)
         self.kept_from = first
+
+    def _count(self, batch: ReadBatch, sign: int) -> None:
+        self.buffered += sign * len(batch.messages)
+        self.size += sign * batch.size
 
     def reach(self, offset: int) -> None:
         """The partition was read up to `offset`: offsets below it without a record here hold none."""
@@ -142,11 +157,11 @@ class FetchBuffer:
     def drop_before(self, offset: int) -> None:
         """Forget records before `offset`: they belong to another member, or are settled."""
         while self.batches and self.batches[0].last < offset:
-            self.buffered -= len(self.batches.popleft().messages)
+            self._count(self.batches.popleft(), -1)
         if self.batches and self.batches[0].first < offset:
             batch = self.batches[0]
             index = batch.index(offset)
-            batch.cut(index)
+            self.size -= batch.cut(index)
             self.buffered -= index
         self.kept_from = max(self.kept_from, min(offset, self.position))
 
@@ -165,14 +180,13 @@ class FetchBuffer:
                 return pieces, end
             stop = batch.index(end)
             if stop >= len(batch.messages):
-                self.batches.popleft()
-                self.buffered -= len(batch.messages)
+                self._count(self.batches.popleft(), -1)
                 pieces.append((batch.messages, batch.first, batch.offsets))
                 self.kept_from = batch.last + 1
                 continue
             offsets = None if batch.offsets is None else batch.offsets[:stop]
             pieces.append((batch.messages[:stop], batch.first, offsets))
-            batch.cut(stop)
+            self.size -= batch.cut(stop)
             self.buffered -= stop
             self.kept_from = end
             return pieces, end

@@ -25,7 +25,7 @@ from kafkadur_sharing.errors import InternalError, KafkadurError, ResourceLimit,
 
 _log = logging.getLogger("kafkadur.readers")
 
-#: Records asked for in one call.
+#: Records asked for in one call, unless the receiver says it.
 AT_ONCE = 2_000
 #: Longest time a call waits for records, seconds: commands wait as long.
 WAIT = 0.05
@@ -69,13 +69,16 @@ class Receiver(Protocol):
         ...
 
     @property
-    def buffered(self) -> int:
-        """Records that were read and not dispatched."""
+    def at_once(self) -> int:
+        """Records that may be read in one call.
+
+        Between two calls a reader waits for Python's lock, so long calls are faster.
+        """
         ...
 
     @property
-    def read_ahead(self) -> int:
-        """Records that may be held back before the reader pauses."""
+    def has_enough(self) -> bool:
+        """Whether the reader is to pause: enough that was read was not dispatched."""
         ...
 
     def fail(self, error: KafkadurError) -> None:

@@ -112,14 +112,14 @@ class KeyRouter:
         return self._member.display
 
     @property
-    def buffered(self) -> int:
-        """Records that were read and not dispatched: they hold the reader back."""
-        return self._member.buffered
+    def at_once(self) -> int:
+        """Records that may be read in one call."""
+        return self._member.at_once
 
     @property
-    def read_ahead(self) -> int:
-        """Records that may be held back before the reader pauses."""
-        return self._member.read_ahead
+    def has_enough(self) -> bool:
+        """Whether the reader is to pause."""
+        return self._member.has_enough
 
     def fail(self, error: KafkadurError) -> None:
         """Reading cannot go on."""

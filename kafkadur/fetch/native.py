@@ -18,6 +18,9 @@ from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
 from kafkadur.native.choice import client, module
 
 _NATIVE = module()
+#: Most objects that confluent-kafka makes in one call: more would outlive the garbage collector's youngest
+#: generations.
+_OBJECTS = 2_000
 _DELIVERY_TIME, _EXPIRATION = DELIVERY_TIME_HEADER.encode(), EXPIRATION_HEADER.encode()
 
 
@@ -40,10 +43,11 @@ def read(consumer: Consumer, most: int, timeout: float, into: list[Message]) -> 
     if not isinstance(compiled, Consumer):
         compiled.read(most, timeout, into)
         return
-    messages = consumer.consume(most, 0)  # with a time-out it would wait until there are so many
+    some = min(most, _OBJECTS)
+    messages = consumer.consume(some, 0)  # with a time-out it would wait until there are so many
     if not messages:
         message = consumer.poll(timeout)
-        messages = [] if message is None else [message, *consumer.consume(most, 0)]
+        messages = [] if message is None else [message, *consumer.consume(some, 0)]
     into += messages
 
 

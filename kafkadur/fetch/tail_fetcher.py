@@ -11,7 +11,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from kafkadur.fetch.buffer import NOWHERE, Mark, Records
 from kafkadur.fetch.kafka_thread import (
-    AT_ONCE,
     EOF,
     WAIT,
     WATERMARKS,
@@ -206,10 +205,10 @@ class TailFetcher(KafkaThread):
         if not self._followed:
             return WAIT
         self._held_back = True  # before the look: room that there is from now on ends the waiting
-        if member.buffered >= member.read_ahead:
+        if member.has_enough:
             return _FOR_ROOM
         self._held_back = False
-        read(consumer, AT_ONCE, WAIT, self._arrived)
+        read(consumer, member.at_once, WAIT, self._arrived)
         if self._arrived:
             self._take(consumer)
         else:
@@ -269,7 +268,7 @@ class TailFetcher(KafkaThread):
             self._wake is not None  # the reader has not ended meanwhile
             and bool(self._followed)
             and not self._has_duties()
-            and member.buffered < member.read_ahead
+            and not member.has_enough
         )
 
     def _read_inline(self, timeout: float, is_over: Callable[[], bool]) -> None:
@@ -281,7 +280,7 @@ class TailFetcher(KafkaThread):
             try:
                 # once more: what changes before this thread is known to wait does not interrupt it
                 if not (is_over() or self._has_duties()):
-                    read(consumer, AT_ONCE, timeout, self._arrived)
+                    read(consumer, self._member.at_once, timeout, self._arrived)
             finally:
                 self._waits_inline = False
         self._take(consumer, inline=True)
@@ -293,7 +292,7 @@ class TailFetcher(KafkaThread):
 
     def note_room(self) -> None:
         """Read on if the member had records enough, and has room now. Any thread."""
-        if self._held_back and self._member.buffered < self._member.read_ahead:
+        if self._held_back and not self._member.has_enough:
             self._held_back = False
             self._work.set()
 

@@ -119,6 +119,7 @@ cdef extern from *:
         rd_kafka_error_t *(*produceva)(rd_kafka_t *, const rd_kafka_vu_t *, size_t);
         const char *(*topic_name)(const rd_kafka_topic_t *);
         int (*last_error)(void);
+        int (*version)(void);
     } rk;
 
     static const struct { void *place; const char *name; } kd_functions[] = {
@@ -176,6 +177,7 @@ cdef extern from *:
         {&rk.produceva, "rd_kafka_produceva"},
         {&rk.topic_name, "rd_kafka_topic_name"},
         {&rk.last_error, "rd_kafka_last_error"},
+        {&rk.version, "rd_kafka_version"},
         {0, 0},
     };
     """
@@ -288,13 +290,16 @@ cdef extern from *:
     rd_kafka_error_t *rd_produceva "rk.produceva"(rd_kafka_t *, const rd_kafka_vu_t *, size_t) nogil
     const char *rd_topic_name "rk.topic_name"(const rd_kafka_topic_t *) nogil
     int rd_last_error "rk.last_error"() nogil
+    int rd_version "rk.version"() nogil
 
 cdef enum:
     _PRODUCER = 0  # rd_kafka_type_t
     _CONSUMER = 1
     _NO_CLOSE = 8  # RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE
-    _MOST = 2000  # records of one call
-    _GONE = 8192  # records whose messages the next read frees
+    _MOST = 10000  # records of one call
+    _GONE = 20000  # records whose messages the next read frees
+    _FEW = 1000  # for so many of either there is room at first
+    _KNOWN = 0x021000ff  # the last version of librdkafka whose messages lie in memory as `_lacks_headers` says
     _AHEAD = 4  # records: as far ahead of a loop is their memory fetched, in two steps
     _TEXT = 512  # bytes of an error text
     _NO_TIMESTAMP = 0  # RD_KAFKA_TIMESTAMP_NOT_AVAILABLE

@@ -29,29 +29,37 @@ cdef class _Handle:
     cdef void *last
     #: whether a record with headers was ever read
     cdef bint headed
-    #: messages of records that are gone: the next read frees them, without Python's lock
+    #: messages of records that are gone: the next read frees them, without Python's lock; there is room for so many
     cdef rd_kafka_message_t **_gone
     cdef Py_ssize_t _gone_count
-    #: as much room, of which a read frees messages
+    cdef Py_ssize_t _gone_room
+    #: the same, of which a read frees messages
     cdef rd_kafka_message_t **_freed
+    cdef Py_ssize_t _freed_room
     #: whether messages are freed at once: no read follows soon
     cdef bint _rests
 
     cdef inline void drop(self, rd_kafka_message_t *message) noexcept:
         """Free a message, now or with the next read."""
         global _kept
-        if self._rests or self._gone_count == _GONE or not self._has_room():
+        if self._rests or not (self._gone_count < self._gone_room or self._make_room()):
             _kept -= 1
             message_destroy(message)
         else:
             self._gone[self._gone_count] = message
             self._gone_count += 1
 
-    cdef inline bint _has_room(self) noexcept:
-        if self._gone == NULL:
-            self._gone = <rd_kafka_message_t **>malloc(_GONE * sizeof(rd_kafka_message_t *))
-            self._freed = <rd_kafka_message_t **>malloc(_GONE * sizeof(rd_kafka_message_t *))
-        return self._gone != NULL and self._freed != NULL
+    cdef bint _make_room(self) noexcept:
+        """Have room for more messages that are gone; returns whether there is."""
+        cdef Py_ssize_t room = min(2 * self._gone_room + _FEW, _GONE)
+        cdef void *made
+        if room == self._gone_room:
+            return False
+        made = realloc(self._gone, room * sizeof(rd_kafka_message_t *))
+        if made == NULL:
+            return False
+        self._gone, self._gone_room = <rd_kafka_message_t **>made, room
+        return True
 
     cdef Py_ssize_t take_gone(self, rd_kafka_message_t ***into) noexcept:
         """Hand out the messages to be freed before the next call; returns how many."""
@@ -59,6 +67,7 @@ cdef class _Handle:
         cdef Py_ssize_t count = self._gone_count
         into[0] = self._gone
         self._gone, self._freed = self._freed, self._gone
+        self._gone_room, self._freed_room = self._freed_room, self._gone_room
         self._gone_count = 0
         self._rests = False
         _kept -= count

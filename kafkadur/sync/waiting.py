@@ -24,7 +24,7 @@ T = TypeVar("T")
 #: Whether a caller that waits for an exchange makes it itself.
 INLINE = True
 #: Seconds after which a busy thread lets other threads run.
-_BREATHE_EVERY = 0.001
+_BREATHE_EVERY = 0.002
 
 #: Whether a handler may be a coroutine function.
 AWAITS = False

@@ -137,7 +137,7 @@ class MemoryReaders:
 
     def _is_held_back(self) -> bool:
         self._held_back = True  # before the look: room that there is from now on ends the waiting
-        self._held_back = self._receiver.buffered >= self._receiver.read_ahead
+        self._held_back = self._receiver.has_enough
         return self._held_back
 
     def _has_news(self) -> bool:

@@ -130,7 +130,7 @@ class Peer:
             partition, incarnation = self._asked.pop()
             self.member.intake.found_end(partition, self._together.ends[partition], incarnation)
         for partition, (at, number) in list(self.followed.items()):
-            if self.member.intake.buffered >= self.member.intake.read_ahead:
+            if self.member.intake.has_enough:
                 return
             end = self._together.ends[partition]
             until = end if self.reads_at_once is None else min(end, at + self.reads_at_once)

@@ -21,11 +21,11 @@ from kafkadur.fetch import native
 from kafkadur.fetch.kafka_thread import consumer_config
 from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur.native import choice
-from kafkadur.native.choice import is_native
+from kafkadur.native.choice import is_native, module
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.definition import TypeName
-from tests.integration.subscriptions.helpers import LIMIT_S, Place, ack_all, take, wait_until
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, ack_all, next_of, take, wait_until
 
 pytestmark = pytest.mark.skipif(not is_native(), reason="the compiled client was not built")
 
@@ -213,6 +213,39 @@ def test_records_are_like_a_list(make: Callable[..., Any], topic: str) -> None:
     assert one.value() == b"v"
     with pytest.raises(TypeError):
         type(one)()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_one_message_with_headers_is_found_among_others(
+    kafkadur_stack: Stack, kafkadur_topic: TopicFactory, codec: str
+) -> None:
+    """Whatever its value is: the byte behind the value of another message says that it has no headers.
+
+    Where this fails with a new version of librdkafka, that byte cannot be relied on (`_lacks_headers`);
+    otherwise `_KNOWN` is to be set to that version.
+    """
+    compiled = module()
+    assert compiled.known()
+    values = (None, b"", b"\0", b"\0" * 10, b"v", b"x" * 300_000)
+    name = kafkadur_topic(partitions=len(values))
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": kafkadur_stack.kafka, "linger.ms": 20, "compression.type": codec}
+    )
+    for partition, value in enumerate(values):
+        for n in range(41):
+            key = None if n % 3 else b"k" * n
+            one: list[tuple[str, str | bytes | None]] = [("a", b"1")]
+            producer.produce(
+                name, value if n == 20 else values[n % 5], key, partition, headers=one if n == 20 else []
+            )
+    assert producer.flush(LIMIT_S) == 0
+    for partition in range(len(values)):
+        logger = ReaderLog(name, "", consumer_config({"bootstrap.servers": kafkadur_stack.kafka}, "g"))
+        consumer = native.new_consumer({**logger.config}, logger=logger, topic=name)
+        consumer.incremental_assign([TopicPartition(name, partition, 0)])
+        found = [each for each in read(consumer, 41, 1) if each.error() is None]
+        assert compiled.with_headers(found, b"a", b"b") == {20: (b"1", None)}
+        consumer.close()
 
 
 def test_each_record_is_freed_by_itself(make: Callable[..., Any], topic: str) -> None:
@@ -478,6 +511,36 @@ async def test_no_more_is_kept_than_is_read_ahead(place: Place, kind: TypeName) 
     del delivery
     gc.collect()
     wait_until(lambda: native.kept() <= before, "nothing is kept")
+
+
+@pytest.mark.parametrize("kind", ["shared", "exclusive"])
+async def test_the_reader_pauses_when_large_messages_fill_its_memory(place: Place, kind: TypeName) -> None:
+    """Ten thousand records, of any size, would be read ahead otherwise."""
+    count, size = 400, 500_000
+    topic = place.make_topic(1)
+    for n in range(count):
+        place.raw.produce(topic, n.to_bytes(4, "big") + bytes(size - 4), partition=0)
+        if n % 50 == 0:
+            place.raw.flush(LIMIT_S)
+    assert place.raw.flush(LIMIT_S) == 0
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest", window=1) as subscription,
+    ):
+        first = await next_of(subscription)
+        tail: Any = subscription._member.readers  # noqa: SLF001 - what it does shows only in its memory
+
+        def paused() -> bool:
+            return tail._tail._held_back or subscription.statistics()["records_read"] == count  # noqa: SLF001
+
+        wait_until(paused, "the reader pauses")
+        read = subscription.statistics()["records_read"]
+        assert read * size < 150_000_000, "64 MiB ahead, and what one call has read"
+        await first.ack()
+        for n in range(1, count):
+            delivery = await next_of(subscription)
+            assert (delivery.value or b"")[:4] == n.to_bytes(4, "big")
+            delivery.ack_nowait()
 
 
 FORKING = """
