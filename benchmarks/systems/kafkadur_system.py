@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafkadur_coordinators.redis.coordinator import Recorder as Calls
 
 #: Window of the drain, records; a shared member may have as many acknowledgements unconfirmed.
-_DRAIN_WINDOW = 10_000
+_DRAIN_WINDOW = 40_000
 #: The most messages in a batch.
 _BATCH = 1_000
 #: Seconds to wait for the first message in the workload first.

@@ -34,8 +34,8 @@ from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import ConnectionClosed, LeaseLost
 from kafkadur_sharing.numbers import MOST_RECORDS, check_integer
 
-#: Records handed to an iterator at once: about half a millisecond of a fast loop.
-_LONGEST_BLOCK = 500
+#: Records that an iterator takes at once: a tenth of the window, between these, and at most a quarter of it.
+_SHORT_BLOCK, _LONG_BLOCK = 500, 2_000
 
 
 class Subscription(ClosingContext, Generic[V_co, K_co]):
@@ -67,7 +67,8 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         self._losses = 0
         #: records of blocks that the application has not received
         self._unreceived = member.unreceived
-        self._block_size = max(min(member.window // 4, _LONGEST_BLOCK), 1)
+        block = min(max(member.window // 10, _SHORT_BLOCK), _LONG_BLOCK)
+        self._block_size = max(min(member.window // 4, block), 1)
         self._one_by_one = member.one_by_one
         #: whether the last block was waited for: then other tasks had their turn
         self._rested = False

@@ -35,7 +35,7 @@ from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import ConnectionClosed, LeaseLost
 from kafkadur_sharing.numbers import MOST_RECORDS, check_integer
 
-_LONGEST_BLOCK = 500
+_SHORT_BLOCK, _LONG_BLOCK = (500, 2000)
 
 
 class Subscription(ClosingContext, Generic[V_co, K_co]):
@@ -64,7 +64,8 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         self._block: Iterator[Delivery[V_co, K_co]] = iter(())
         self._losses = 0
         self._unreceived = member.unreceived
-        self._block_size = max(min(member.window // 4, _LONGEST_BLOCK), 1)
+        block = min(max(member.window // 10, _SHORT_BLOCK), _LONG_BLOCK)
+        self._block_size = max(min(member.window // 4, block), 1)
         self._one_by_one = member.one_by_one
         self._rested = False
         self._stopping = False
