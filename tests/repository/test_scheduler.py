@@ -26,8 +26,9 @@ def test_other_tests_run_when_a_worker_crashes_early_and_at_the_end(tmp_path: Pa
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for name, crashes in [("early", 3), ("late", 39)]:
         (tmp_path / f"test_{name}.py").write_text(TESTS.replace("CRASHES", str(crashes)))
+    # Without the summary (-rN), which names each failure again and cuts its text only where CI is not set.
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "2", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-n", "2", "-q", "-rN", "-p", "no:cacheprovider", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=120,
