@@ -272,6 +272,17 @@ class ExchangeReply(NamedTuple):
         return [state.partition for state in self.partitions if state.standing is Standing.ASKED]
 
 
+class Pushed(NamedTuple):
+    """What another member's exchange granted to this one: what its own next exchange would be answered."""
+
+    incarnation: int
+    #: of this member
+    attachment: int
+    #: of the last exchange of this member: what comes after a later one is known already
+    number: int
+    reply: ExchangeReply
+
+
 class Attached(NamedTuple):
     """A member is attached."""
 

@@ -14,12 +14,14 @@ from kafkadur.consumer.state import Part, State
 from kafkadur.events import Event
 from kafkadur.fetch.buffer import ReadBatch
 from kafkadur.fetch.native import size_of
-from kafkadur_coordinators.interface import ExchangeReply, Grant, PartitionState, Role, Standing
+from kafkadur_coordinators.interface import ExchangeReply, Grant, PartitionState, Pushed, Role, Standing
 
 _log = logging.getLogger("kafkadur")
 
 #: The coordinator rounds times to whole ms: wait a little longer, so as not to ask too early.
 _ROUNDING = 0.002
+#: Records that the listening thread takes in at most: it has to answer for the process meanwhile.
+_MOST_PUSHED = 1_000
 #: Time between the looks of two members at a session that may have ended, ms.
 _APART_MS = 10
 
@@ -49,7 +51,6 @@ class Answers(Part):
 
     def apply(self, reply: ExchangeReply, sent_at: float) -> None:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
-        schedule = self._schedule
         # a repeat does not renew the session: the time at which the exchange was sent first counts
         self._gate.last_ok = min(sent_at, self._composer.composed_at)
         self._close_pending()
@@ -58,9 +59,34 @@ class Answers(Part):
             self._notes.answered(refused)
         for token in refused:
             self._refuse_lease(token)
+        self._take(reply, sent_at)
+
+    def take_push(self, push: Pushed) -> bool:
+        """Another member's exchange has granted something to this one; returns whether it was taken in.
+
+        It is not taken in while an exchange is under way, or after a later one: that brings the same, and
+        what was granted may be settled by then. It does not renew the session.
+        """
+        leases = self._leases
+        now = (leases.incarnation, leases.attachment, self._composer.number)
+        if self._whole.changing or not self._pending.is_answered:
+            return False
+        if (push.incarnation, push.attachment, push.number) != now:
+            return False
+        if sum(grant.records for grant in push.reply.grants) > _MOST_PUSHED:
+            return False
+        self._whole.begin()
+        self._take(push.reply, self._terms.monotonic())
+        self._fetch.reading.note_room()
+        self._whole.end()
+        return True
+
+    def _take(self, reply: ExchangeReply, at: float) -> None:
+        """Take in what a reply tells. `at`: when its times began to run (monotonic seconds)."""
+        schedule = self._schedule
         self.take_role(reply.role)
         self._take_paused(paused=reply.paused)
-        self._take_states(reply, sent_at)
+        self._take_states(reply, at)
         self._take_handover(reply)
         if self._policy.take_standing(reply):
             self._lag.note_standing(active=reply.standing is not Standing.STANDBY)

@@ -21,6 +21,8 @@ class LeaseTable:
 
     def clear(self) -> None:
         """Nothing is leased."""
+        #: number of the attachment; 0: it was lost
+        self.attachment = 0
         #: the highest token that is known
         self.have = 0
         #: leases that are held, by token

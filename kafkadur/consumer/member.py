@@ -38,7 +38,15 @@ from kafkadur.message.serialization import RAW, Decoding
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.dead_letters import Letter
 from kafkadur.runtime.forked import forked
-from kafkadur_coordinators.interface import MAX_PARTITIONS, Attached, Claim, Claimed, Exchange, ExchangeReply
+from kafkadur_coordinators.interface import (
+    MAX_PARTITIONS,
+    Attached,
+    Claim,
+    Claimed,
+    Exchange,
+    ExchangeReply,
+    Pushed,
+)
 from kafkadur_sharing.errors import KafkadurError
 
 D = TypeVar("D")
@@ -180,7 +188,7 @@ class Member:
         """The member was attached by a call sent at `sent_at` (monotonic seconds)."""
         self._hindrances.attached(attached.grace_ms)
         with self.lock:
-            self._leases.incarnation = attached.incarnation
+            self._leases.incarnation, self._leases.attachment = attached.incarnation, attached.attachment
             self.gate.last_ok = sent_at
             self._answers.take_role(attached.role)
             self._schedule.touched = set(self._policy.partitions())
@@ -316,11 +324,19 @@ class Member:
             self._schedule.wake()  # the coordinator thread sleeps, and does not know it
         return False
 
-    def wake(self) -> None:
-        """Another member, or the coordinator, reports news."""
+    def wake(self, push: Pushed | None = None) -> None:
+        """Another member, or the coordinator, reports news; `push` is what it has granted to this one.
+
+        Called by the listening thread, which must not be kept busy.
+        """
         with self.lock:
-            self._schedule.touch(self._policy.partitions())
-        self.request_exchange()
+            taken = push is not None and self._answers.take_push(push)
+            if not taken:  # an exchange brings the same
+                self._schedule.touch(self._policy.partitions())
+        if taken:
+            self.on_ready()
+        else:
+            self.request_exchange()
 
     def report_silence(self) -> None:
         """The neighbour's channel is silent: the next exchange asks which members are present."""

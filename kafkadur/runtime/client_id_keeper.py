@@ -70,7 +70,7 @@ class ClientIdKeeper:
     def _main(self) -> None:
         lease = self._lease
         try:
-            self._presence.listen(lease.channel, self._bell.set)
+            self._presence.listen(lease.channel, lambda _: self._bell.set())
             lease.take()
         except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
             self._presence.forget(lease.channel)

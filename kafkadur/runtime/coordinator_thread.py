@@ -194,11 +194,11 @@ class CoordinatorThread:
         *,
         member_id: str,
         name: str,
-        wake: Callable[[], None],
+        wake: Callable[[bytes], None],
         rank: Rank,
         session: str,
     ) -> Membership:
-        """Attach a member (in this thread), and listen on its channel from then on."""
+        """Attach a member (in this thread), and call `wake` with the messages on its channel from then on."""
         channels: list[str] = []
 
         def listen(address: SubscriptionAddress) -> None:

@@ -33,6 +33,7 @@ from kafkadur.settings import Settings
 from kafkadur_coordinators.interface import Rank
 from kafkadur_coordinators.lifecycle import Membership, Subscription
 from kafkadur_coordinators.redis.presence import Presence
+from kafkadur_coordinators.redis.replies import pushed
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState
@@ -137,9 +138,9 @@ class Members:
         session = "" if transaction is None else transaction.session
         wake: list[Member] = []
 
-        def woken() -> None:
+        def woken(message: bytes) -> None:
             for member in wake:
-                member.wake()
+                member.wake(pushed(message))
 
         membership = thread.attach(
             wanted.request,

@@ -113,7 +113,7 @@ class Breath:
         self._last = time.monotonic()
 
     def take(self) -> None:
-        """Let other threads run if a millisecond has passed."""
+        """Let other threads run if two milliseconds have passed."""
         if time.monotonic() - self._last > _BREATHE_EVERY:
             time.sleep(0)
             self._last = time.monotonic()

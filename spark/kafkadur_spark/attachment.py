@@ -354,7 +354,7 @@ class Attachment:
             kind=self.kind,
             only=None if known is None else known.subscription.id,
             seen=0 if known is None else known.session.incarnation,
-            before=lambda address: presence.listen(address.channel(member), lambda: None),
+            before=lambda address: presence.listen(address.channel(member), lambda _: None),
         )
         self._claims = Claims(membership.session)
         self._membership = membership

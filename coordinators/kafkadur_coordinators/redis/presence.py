@@ -46,7 +46,7 @@ class Presence:
         self._run_id = b""
         #: the connection is to a server that is not used any more
         self._elsewhere = False
-        self._listeners: dict[bytes, Callable[[], None]] = {}
+        self._listeners: dict[bytes, Callable[[bytes], None]] = {}
         self._confirmed: dict[bytes, threading.Event] = {}
         self._pings: deque[float] = deque()
         #: when the last answered ping was sent, and since when there was no pause of `STOP_AFTER`
@@ -71,8 +71,8 @@ class Presence:
         """Whether other processes hear this one now."""
         return self.heard_since() < float("inf")
 
-    def listen(self, channel: str, wake: Callable[[], None]) -> None:
-        """Call `wake` (in the presence thread; it must not block) on every message on `channel`.
+    def listen(self, channel: str, wake: Callable[[bytes], None]) -> None:
+        """Call `wake` (in the presence thread; it must not block) with every message on `channel`.
 
         Returns when the server has confirmed; raises `CoordinatorUnavailable` if it does not in time, and
         `CoordinatorRefused` if this user may not listen there.
@@ -190,7 +190,7 @@ class Presence:
             wake = self._listeners.get(answer[1])
             if wake is not None:
                 try:
-                    wake()
+                    wake(answer[2])
                 except Exception:  # noqa: BLE001 - a defect of one listener must not stop the others
                     _log.exception("waking met a defect")
         elif kind == b"pong":

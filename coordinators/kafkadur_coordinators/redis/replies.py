@@ -6,6 +6,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
+import msgpack
+
 from kafkadur_coordinators.interface import (
     Attached,
     ExchangeReply,
@@ -16,13 +18,16 @@ from kafkadur_coordinators.interface import (
     MemberInfo,
     PartitionState,
     PartitionView,
+    Pushed,
     Role,
     Run,
     Standing,
 )
-from kafkadur_coordinators.redis.wire import GrantRow, InspectReply, Reply
+from kafkadur_coordinators.redis.wire import GrantRow, InspectReply, Push, Reply, read_reply
 from kafkadur_coordinators.settlement_states import SUSPECT
 
+#: A message on a member's channel that says nothing.
+WAKE = b"w"
 #: A run (lua/include/runs.lua); numbers of 6 bytes in two parts.
 _RUN = struct.Struct(">HIIHHIHI")
 
@@ -133,6 +138,19 @@ def exchanged(body: Sequence[Any], *, handed_over: bool) -> ExchangeReply:
         outcome_unknown=bool(row.outcome_unknown),
     )
     return reply
+
+
+def pushed(message: bytes) -> Pushed | None:
+    """Return what a message on a member's channel grants to it; None: the message only wakes the member."""
+    if message == WAKE:
+        return None
+    try:
+        push = Push._make(msgpack.unpackb(message, raw=True))
+        head = read_reply(push.reply)
+        reply = exchanged(head.body, handed_over=False)
+    except (ValueError, TypeError, AttributeError):  # of another version
+        return None
+    return Pushed(head.incarnation, push.attachment, push.number, reply)
 
 
 def _state(row: Sequence[Any]) -> PartitionState:

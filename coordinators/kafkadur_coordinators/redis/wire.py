@@ -460,6 +460,17 @@ class Made(NamedTuple):
     held: Sequence[int]
 
 
+class Push(NamedTuple):
+    """What wakes a member to which lanes have passed: what another member's exchange granted to it."""
+
+    #: of the member that is woken
+    attachment: int
+    #: number of its last exchange
+    number: int
+    #: a `Reply`, followed by an `ExchangeReply`
+    reply: Sequence[Any]
+
+
 #: Classes that follow the head of a reply, beside those whose names end in "Reply".
 _AFTER_HEAD = (Active, Changing, Busy, Held, Attached, Known)
 #: The classes whose fields the scripts name: those of this module, and some of `interface.py`.

@@ -4,6 +4,7 @@
 
    Modelled: lua/exchange-7+3.lua with lane.lua, attach-7.lua, detach-7+3.lua, reincarnate-7.lua, and the member's part
    (kafkadur/consumer/member.py); reclaim-7+3.lua and kafkadur/consumer/losses.py.
+   What is granted to the next holder when the lanes pass is pushed to it: this may be lost, or come late.
    A request, its application and its reply are separate steps. A reply may be lost; then the request is repeated unchanged
    under its number. An old copy of a request may arrive late, even after its member attached again. The end of a member
    session and silence are one action; with Pause = FALSE a member session ends only after its member stopped dispatching.
@@ -23,10 +24,11 @@ VARIABLES r,    \* the state of Redis
           l,    \* members
           net,  \* one exchange under way for each member
           dup,  \* late copies of requests
+          psh,  \* what was granted to members in exchanges of others, on its way to them
           end,  \* end of the log
           h,    \* history: the facts that the invariants use
           n     \* history: counters that keep the model finite
-vars == <<r,old,fl,l,net,dup,end,h,n>>
+vars == <<r,old,fl,l,net,dup,psh,end,h,n>>
 Perms == Permutations(M)
 Gone == [on |-> FALSE, gen |-> 0, seq |-> 0]
 R0 == [ok |-> TRUE, inc |-> 1, grace |-> FALSE, awaited |-> {}, p |-> P0, mem |-> [m \in M |-> Gone], ranks |-> <<>>,
@@ -34,7 +36,7 @@ R0 == [ok |-> TRUE, inc |-> 1, grace |-> FALSE, awaited |-> {}, p |-> P0, mem |-
 Idle == [on |-> FALSE, inc |-> 0, gen |-> 0, seq |-> 0, have |-> 0, run |-> "no", frz |-> FALSE, ls |-> {}, hands |-> {},
          acks |-> {}, rbs |-> {}, kept |-> {}]
 NoMsg == [st |-> "none"]
-Init == /\ r = R0 /\ old = R0 /\ fl = 0 /\ l = [m \in M |-> Idle] /\ net = [m \in M |-> NoMsg] /\ dup = {} /\ end = First
+Init == /\ r = R0 /\ old = R0 /\ fl = 0 /\ l = [m \in M |-> Idle] /\ net = [m \in M |-> NoMsg] /\ dup = {} /\ psh = {} /\ end = First
         /\ h = [cR |-> {}, disp |-> {}, done |-> {}, bad |-> {}, top |-> [o \in Off |-> 0], offers |-> [o \in Off |-> 0], blind |-> FALSE]
         /\ n = [ex |-> 0, att |-> 0, roll |-> 0, fail |-> 0, dup |-> 0, crash |-> 0, stop |-> 0]
 --------------------------------------------------------------------------------
@@ -76,18 +78,21 @@ Reply(s,q,code,refused) ==
     [code |-> code, tok |-> s.p.tok, refused |-> refused,
      grants |-> {y \in Held(s.p,q.m) : y.t > q.have}, held |-> {y.t : y \in Held(s.p,q.m)},
      hor |-> {y \in Held(s.p,q.m) : y.kind = "lane"}, marks |-> s.p.exc]
+(* The next holder is told what was granted to it when the lanes passed, as its own next exchange would tell it. *)
+Push(s,m) == [m |-> m, inc |-> s.inc, gen |-> s.mem[m].gen, seq |-> s.mem[m].seq, tok |-> s.p.tok, grants |-> Held(s.p,m),
+              marks |-> s.p.exc]
 Names(q) == {v[1] : v \in q.acks \cup q.rbs} \cup q.done
 Mine(s,q) == IF Bad("no_fencing") THEN Names(q) ELSE {y.t : y \in Held(s.p,q.m)}
 (* note_back: a member that was attached before a restart has come back and has leased its messages again. *)
 Back(s,m) == IF s.awaited = {} THEN s
              ELSE [s EXCEPT !.awaited = @ \ {m}, !.grace = @ /\ s.awaited # {m}]
 Exchange(s,q) ==
-    IF q.inc # s.inc THEN [r |-> s, p |-> Reply(s,q,"INCARNATION",{}), new |-> FALSE]
+    IF q.inc # s.inc THEN [r |-> s, p |-> Reply(s,q,"INCARNATION",{}), new |-> FALSE, push |-> {}]
     ELSE IF ~Bad("no_fencing") /\ (~s.mem[q.m].on \/ (q.gen # s.mem[q.m].gen /\ ~Bad("numbers_restart")))
-         THEN [r |-> s, p |-> Reply(s,q,"FENCED",{}), new |-> FALSE]
-    ELSE IF q.seq < s.mem[q.m].seq /\ ~Bad("no_numbers") THEN [r |-> s, p |-> Reply(s,q,"STALE",{}), new |-> FALSE]
+         THEN [r |-> s, p |-> Reply(s,q,"FENCED",{}), new |-> FALSE, push |-> {}]
+    ELSE IF q.seq < s.mem[q.m].seq /\ ~Bad("no_numbers") THEN [r |-> s, p |-> Reply(s,q,"STALE",{}), new |-> FALSE, push |-> {}]
     ELSE IF q.seq = s.mem[q.m].seq /\ ~Bad("no_numbers")
-         THEN [r |-> s, p |-> Reply(s,q,"OK",Names(q) \ {y.t : y \in s.p.leases}), new |-> FALSE]
+         THEN [r |-> s, p |-> Reply(s,q,"OK",Names(q) \ {y.t : y \in s.p.leases}), new |-> FALSE, push |-> {}]
     ELSE LET ok == Mine(s,q)
              V(S) == {v \in S : v[1] \in ok}
              s0 == Back([s EXCEPT !.mem[q.m].seq = q.seq, !.p.avail = Max(@, q.av)], q.m)
@@ -98,8 +103,11 @@ Exchange(s,q) ==
              free == ~s.grace
              s2 == IF q.offer /\ free THEN Pass(s1,q.m,q.pos) ELSE s1
              s3 == [s2 EXCEPT !.holder = Holder(s2)]
-             s4 == IF free /\ s3.holder = {q.m} THEN [s3 EXCEPT !.p = Serve(s3,q.m,q.pos,q.offer)] ELSE s3
-         IN [r |-> s4, p |-> Reply(s4,q,"OK",Names(q) \ ok), new |-> TRUE]
+             passed == s2.holder # s1.holder /\ \A m \in s2.holder : Held(s2.p,m) = {}
+             s4 == IF free /\ s3.holder = {q.m} THEN [s3 EXCEPT !.p = Serve(s3,q.m,q.pos,q.offer)]
+                   ELSE IF passed THEN [s3 EXCEPT !.p = Serve(s3,CHOOSE m \in s3.holder : TRUE,-1,FALSE)] ELSE s3
+         IN [r |-> s4, p |-> Reply(s4,q,"OK",Names(q) \ ok), new |-> TRUE,
+             push |-> IF passed THEN {Push(s4,m) : m \in s4.holder} ELSE {}]
 --------------------------------------------------------------------------------
 (* Members *)
 Lane1(x) == {y \in x.ls : y.kind = "lane"}
@@ -119,13 +127,13 @@ Attach(m) ==
                           !.holder = IF Len(ranks) = 1 THEN {m} ELSE @]
        IN /\ r' = IF Bad("back_at_attach") THEN Back(s,m) ELSE s
           /\ l' = [l EXCEPT ![m] = [Idle EXCEPT !.on = TRUE, !.inc = r.inc, !.gen = g, !.run = "yes", !.kept = l[m].kept]]
-    /\ UNCHANGED <<old,fl,net,dup,end,h>>
+    /\ UNCHANGED <<old,fl,net,dup,end,h,psh>>
 Send(m) ==
     /\ l[m].on /\ net[m].st = "none" /\ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ + 1] /\ l[m].kept = {}
     /\ \E offer \in (IF Turns /\ l[m].ls # {} /\ (l[m].hands = {} \/ Bad("offer_in_hands")) THEN BOOLEAN ELSE {FALSE}) :
           /\ net' = [net EXCEPT ![m] = [st |-> "req", q |-> Request(m,offer), fresh |-> TRUE]]
           /\ l' = [l EXCEPT ![m].seq = @ + 1, ![m].frz = offer /\ ~Bad("offer_unfrozen")]
-    /\ UNCHANGED <<r,old,fl,dup,end,h>>
+    /\ UNCHANGED <<r,old,fl,dup,end,h,psh>>
 Before(o) == IF r.ok THEN h.top[o] ELSE 0
 (* The grants that did not exist before. *)
 Granted(p) ==
@@ -141,17 +149,17 @@ Effect(q,x) ==
 Apply(m) ==
     /\ net[m].st = "req" /\ r.ok
     /\ LET q == net[m].q  x == Exchange(r,q) IN
-       /\ Effect(q,x)
+       /\ Effect(q,x) /\ psh' = psh \cup x.push
        /\ net' = [net EXCEPT ![m] = [st |-> "rep", q |-> q, p |-> x.p, fresh |-> net[m].fresh,
                                      renews |-> x.new \/ ~Bad("repeat_renews_not")]]
        /\ \/ dup' = dup /\ n' = n
           \/ n.dup < MaxDup /\ dup' = dup \cup {q} /\ n' = [n EXCEPT !.dup = @ + 1]
     /\ UNCHANGED <<old,fl,l,end>>
-ApplyLate == /\ r.ok /\ \E q \in dup : Effect(q, Exchange(r,q)) /\ dup' = dup \ {q}
+ApplyLate == /\ r.ok /\ \E q \in dup : LET x == Exchange(r,q) IN Effect(q,x) /\ psh' = psh \cup x.push /\ dup' = dup \ {q}
              /\ UNCHANGED <<old,fl,l,net,end,n>>
 LoseReply(m) == /\ net[m].st = "rep" /\ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ + 1]
                 /\ net' = [net EXCEPT ![m] = [st |-> "req", q |-> net[m].q, fresh |-> TRUE]]
-                /\ UNCHANGED <<r,old,fl,l,dup,end,h>>
+                /\ UNCHANGED <<r,old,fl,l,dup,end,h,psh>>
 Local(y,p) == [t |-> y.t, kind |-> y.kind, s |-> y.s, e |-> y.e, pos |-> y.s, seen |-> y.seen,
                offs |-> IF y.kind = "runs" THEN {o \in Off : p.marks[o].tok = y.t} ELSE {},
                red |-> y.kind = "runs" /\ \A o \in Off : p.marks[o].tok = y.t => p.marks[o].red]
@@ -179,7 +187,17 @@ Recv(m) ==
                            !.rbs = live(@ \ q.rbs), !.hands = live(@),
                            !.run = IF ~net[m].fresh /\ ~Bad("any_reply_resumes") THEN @
                                    ELSE IF net[m].renews /\ net[m].fresh THEN "yes" ELSE "over"]]
-    /\ UNCHANGED <<r,old,fl,dup,end,h,n>>
+    /\ UNCHANGED <<r,old,fl,dup,end,h,n,psh>>
+(* What was granted comes, or is lost. A member that has an exchange under way, or has made one since, leaves it to that. *)
+TakePush(m) == \E x \in psh :
+    /\ x.m = m /\ psh' = psh \ {x}
+    /\ LET y == l[m]
+           known == Bad("push_late") \/ (net[m].st = "none" /\ y.seq = x.seq)
+           new == {Local(z,x) : z \in {z \in x.grants : \A w \in y.ls : w.t # z.t}}
+       IN \/ l' = l
+          \/ /\ y.on /\ y.inc = x.inc /\ (y.gen = x.gen \/ Bad("push_to_former")) /\ known
+             /\ l' = [l EXCEPT ![m].have = Max(@,x.tok), ![m].ls = @ \cup new]
+    /\ UNCHANGED <<r,old,fl,net,dup,end,h,n>>
 --------------------------------------------------------------------------------
 (* Leasing again ("claims"): lua/reclaim-7+3.lua. The member with the later incarnation, or the higher token in the same
    incarnation, gets the lane. *)
@@ -206,7 +224,7 @@ ClaimOne(s,m,c) ==
                      t |-> p4.tok, held |-> grab]
 (* Every script tells a member that the incarnation has changed. *)
 Notice(m) == /\ l[m].on /\ net[m].st = "none" /\ r.ok /\ l[m].inc # r.inc /\ l' = [l EXCEPT ![m] = Lost(@)]
-             /\ UNCHANGED <<r,old,fl,net,dup,end,h,n>>
+             /\ UNCHANGED <<r,old,fl,net,dup,end,h,n,psh>>
 Taken(x,c,a) == \* the member's part: take_over
     IF a.t = 0 THEN [x EXCEPT !.kept = @ \ {c}]
     ELSE [x EXCEPT !.kept = @ \ {c}, !.have = Max(@,a.t),
@@ -214,7 +232,7 @@ Taken(x,c,a) == \* the member's part: take_over
                    !.ls = @ \cup {[t |-> a.t, kind |-> "runs", s |-> 0, e |-> 0, pos |-> 0, seen |-> 0, offs |-> {}, red |-> c.red]}]
 (* One script makes all claims of a member. Its reply may be lost; then the request is repeated. *)
 Claim(m) ==
-    /\ l[m].on /\ l[m].kept # {} /\ net[m].st = "none" /\ r.ok /\ l[m].inc = r.inc /\ UNCHANGED <<old,fl,net,dup,end>>
+    /\ l[m].on /\ l[m].kept # {} /\ net[m].st = "none" /\ r.ok /\ l[m].inc = r.inc /\ UNCHANGED <<old,fl,net,dup,end,psh>>
     /\ IF l[m].gen # r.mem[m].gen THEN l' = [l EXCEPT ![m] = Idle] /\ UNCHANGED <<r,h,n>>
        ELSE \E c \in l[m].kept :
             LET a == ClaimOne(r,m,c)
@@ -243,33 +261,33 @@ Dispatch(m) == LET x == l[m] IN
                       \cup (IF Steady /\ ~Current(m,y.t) THEN {"unheld"} ELSE {})
                       \cup (IF Current(m,y.t) /\ o >= Lease(r.p,y.t).e THEN {"bound"} ELSE {})
                       \cup (IF Steady /\ o \notin h.disp /\ (\E w \in h.disp : w > o) THEN {"order"} ELSE {})]
-    /\ UNCHANGED <<r,old,fl,net,dup,end,n>>
+    /\ UNCHANGED <<r,old,fl,net,dup,end,n,psh>>
 Ack(m) == \E v \in l[m].hands : /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].acks = @ \cup {v}]
-          /\ h' = [h EXCEPT !.done = @ \cup {v[2]}] /\ UNCHANGED <<r,old,fl,net,dup,end,n>>
+          /\ h' = [h EXCEPT !.done = @ \cup {v[2]}] /\ UNCHANGED <<r,old,fl,net,dup,end,n,psh>>
 Roll(m) == \E v \in l[m].hands : /\ n.roll < MaxRoll /\ n' = [n EXCEPT !.roll = @ + 1]
-          /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].rbs = @ \cup {v}] /\ UNCHANGED <<r,old,fl,net,dup,end,h>>
+          /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].rbs = @ \cup {v}] /\ UNCHANGED <<r,old,fl,net,dup,end,h,psh>>
 (* The member's deadline passes, or its pings are not answered. *)
 Stop(m) == /\ l[m].on /\ (l[m].run # "no" \/ (net[m].st # "none" /\ net[m].fresh))
            /\ n.stop < MaxStop /\ n' = [n EXCEPT !.stop = @ + 1]
            /\ l' = [l EXCEPT ![m].run = "no"]
            /\ net' = IF net[m].st = "none" THEN net ELSE [net EXCEPT ![m].fresh = FALSE]
-           /\ UNCHANGED <<r,old,fl,dup,end,h>>
+           /\ UNCHANGED <<r,old,fl,dup,end,h,psh>>
 Crash(m) == /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on
             /\ l' = [l EXCEPT ![m] = Idle] /\ net' = [net EXCEPT ![m] = NoMsg] /\ dup' = {q \in dup : q.m # m}
-            /\ UNCHANGED <<r,old,fl,end,h>>
+            /\ UNCHANGED <<r,old,fl,end,h,psh>>
 (* The member detaches: its last exchange reported all verdicts, and the offsets that it has not dispatched go back. *)
 Leave(m) == /\ l[m].hands \cup l[m].acks \cup l[m].rbs \cup l[m].kept = {} /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on /\ net[m].st = "none" /\ r.ok
             /\ l' = [l EXCEPT ![m] = Idle]
             /\ r' = IF l[m].inc = r.inc /\ r.mem[m].on
                     THEN [r EXCEPT !.p = Adopt(Orphaned(@,m,1)), !.mem[m] = Gone, !.ranks = Without(@,m)] ELSE r
-            /\ UNCHANGED <<old,fl,net,dup,end,h>>
+            /\ UNCHANGED <<old,fl,net,dup,end,h,psh>>
 --------------------------------------------------------------------------------
 (* Member sessions end; servers change. *)
 Quiet(m) == l[m].run # "yes" /\ ~(net[m].st = "rep" /\ net[m].fresh /\ net[m].p.code = "OK" /\ net[m].renews)
 Expire(m) == /\ r.ok /\ r.mem[m].on /\ (Pause \/ Quiet(m) \/ l[m].inc # r.inc \/ l[m].gen # r.mem[m].gen)
              /\ r' = [r EXCEPT !.p = Orphaned(@,m,2), !.mem[m] = Gone, !.ranks = Without(@,m)]
-             /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
-Replicate == r.ok /\ n.fail < MaxFail /\ old # r /\ old' = r /\ UNCHANGED <<r,fl,l,net,dup,end,h,n>>
+             /\ UNCHANGED <<old,fl,l,net,dup,end,h,n,psh>>
+Replicate == r.ok /\ n.fail < MaxFail /\ old # r /\ old' = r /\ UNCHANGED <<r,fl,l,net,dup,end,h,n,psh>>
 Known(s,o) == s.p.exc[o].red \/ o < s.p.seen \/ \E y \in s.p.leases : o \in Of(s.p,y)
 (* Another server answers. With an older copy, all leases end, no attempt is counted, and Redis waits for the members that
    are attached in the copy (blind: an attached member is missing there). An empty server waits for one session timeout. *)
@@ -286,14 +304,14 @@ Fault == /\ r.ok /\ n.fail < MaxFail /\ n' = [n EXCEPT !.fail = @ + 1] /\ dup' =
                                   !.p = [P0 EXCEPT !.dec = 0..(fl-1), !.next = fl, !.avail = fl, !.tok = r.p.tok,
                                                    !.seen = IF Bad("rebuild_forgets") THEN 0 ELSE end]]
                /\ h' = [h EXCEPT !.cR = {o \in @ : o < fl}, !.disp = @ \ {o \in Off : o >= end}, !.top = [o \in Off |-> 0]]
-         /\ old' = r' /\ UNCHANGED <<fl,l,net,end>>
+         /\ old' = r' /\ UNCHANGED <<fl,l,net,end,psh>>
 EndGrace == /\ r.ok /\ r.grace /\ (Pause \/ \A m \in M : Quiet(m) \/ l[m].inc = r.inc)
-            /\ r' = [r EXCEPT !.grace = FALSE, !.awaited = {}, !.timed = TRUE] /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
-Mirror == r.ok /\ MaxFail > 0 /\ LET f == IF Bad("mirrors_base") THEN Base(r.p) ELSE Floor(r.p) IN fl < f /\ fl' = f /\ UNCHANGED <<r,old,l,net,dup,end,h,n>>
+            /\ r' = [r EXCEPT !.grace = FALSE, !.awaited = {}, !.timed = TRUE] /\ UNCHANGED <<old,fl,l,net,dup,end,h,n,psh>>
+Mirror == r.ok /\ MaxFail > 0 /\ LET f == IF Bad("mirrors_base") THEN Base(r.p) ELSE Floor(r.p) IN fl < f /\ fl' = f /\ UNCHANGED <<r,old,l,net,dup,end,h,n,psh>>
 Wait == /\ r.ok /\ (\E o \in Off : r.p.exc[o].wt) /\ r' = [r EXCEPT !.p = Due(@,Off)]
-        /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
-Produce == end < N /\ end' = end + 1 /\ UNCHANGED <<r,old,fl,l,net,dup,h,n>>
-Next == \/ \E m \in M : Attach(m) \/ Send(m) \/ Apply(m) \/ LoseReply(m) \/ Recv(m) \/ Notice(m) \/ Claim(m) \/ Dispatch(m) \/ Ack(m) \/ Roll(m)
+        /\ UNCHANGED <<old,fl,l,net,dup,end,h,n,psh>>
+Produce == end < N /\ end' = end + 1 /\ UNCHANGED <<r,old,fl,l,net,dup,h,n,psh>>
+Next == \/ \E m \in M : Attach(m) \/ Send(m) \/ Apply(m) \/ LoseReply(m) \/ Recv(m) \/ TakePush(m) \/ Notice(m) \/ Claim(m) \/ Dispatch(m) \/ Ack(m) \/ Roll(m)
                         \/ Stop(m) \/ Crash(m) \/ Leave(m) \/ Expire(m)
         \/ ApplyLate \/ Replicate \/ Fault \/ EndGrace \/ Mirror \/ Wait \/ Produce
 Spec == Init /\ [][Next]_vars

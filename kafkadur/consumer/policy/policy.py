@@ -51,7 +51,7 @@ class Policy(ReadingPolicy):
         return 0 if self._gate.closing else self.credit(settling)
 
     def credit(self, _settling: int) -> int:
-        """Return how many records the coordinator may grant; of a lane: 1 if any, else 0."""
+        """Return how many records may be granted; of an exclusive or priority lane 1 if any, else 0."""
         return 1
 
     def span(self) -> int:

@@ -25,6 +25,12 @@ class SerialPolicy(OrderedPolicy):
 
     PASSES: ClassVar[bool] = True
 
+    # -- credit
+
+    def credit(self, _settling: int) -> int:
+        """Return the span: so much is granted when the lanes pass to this member."""
+        return self.span()
+
     # -- partitions
 
     def targets(self) -> set[int]:
@@ -144,10 +150,11 @@ class SerialPolicy(OrderedPolicy):
         for partition in self.handing_over:
             self._leases.group(partition).turn = Turn()
 
-    def _became_active(self, _group: LaneGroup, /) -> None:
+    def _became_active(self, group: LaneGroup, /) -> None:
         """Have the next exchanges bring the state of every partition."""
-        self._schedule.touch_all()
-        self._schedule.request()
+        unknown = set(range(self._schedule.partitions)) - group.seen
+        self._schedule.touch(unknown)
+        self._schedule.request(when=bool(unknown))
 
     # -- standing
 

@@ -156,6 +156,8 @@ class Model:
         self.keyed = kind == "key-ordered"
         #: who holds the lanes
         self.holder = ""
+        #: to whom the lanes have passed in the last call
+        self.passed_to = ""
         self.places = {p: Place(start, start) for p, start in enumerate(starts)}
         self.members: dict[str, Attendee] = {}
         self.leases: dict[int, Held] = {}
@@ -230,6 +232,7 @@ class Model:
                 assert self.leases[token].partition in drained, "a lease ended that had no reason to"
                 assert self.successors(caller), "nobody waits for it"
                 self.end(token, How.UNREAD, now)
+        self.passed_to = ""
         if not self.lane:
             return
         offered = said is not None and said.handover
@@ -240,6 +243,8 @@ class Model:
             assert seen == self.successors(caller)[0], "somebody else was next"
             if self.kind == "serial":
                 assert any(self._deliverable(part, now) for part in said.parts), "there was nothing for it"  # type: ignore[union-attr]
+                held = {x.member for t, x in self.leases.items() if t not in self.orphans}
+                self.passed_to = "" if seen in held else seen
             mine = [t for t, x in self.leases.items() if x.member == caller and t not in self.orphans]
             for token in mine:
                 if self.leases[token].partition in touched:
@@ -569,7 +574,8 @@ class Model:
         ]
         assert not (lease.suspects and any(x.suspects for x in others)), "two leases of suspects"
         if lane:
-            assert view.horizon <= view.start + span
+            most = self.members[view.member].credit if view.member == self.passed_to else span
+            assert view.horizon <= view.start + most
             lanes = [x for x in self.leases.values() if x.lane and x.partition == view.partition]
             assert lanes == [lease], "two lanes on one partition"
         if self.lane:
@@ -619,7 +625,7 @@ class Model:
         return offset
 
     def _check_holder(self, lease: Held, caller: str) -> None:
-        assert lease.member == caller
+        assert lease.member in {caller, self.passed_to}
         assert lease.member == self.holder, "granted to somebody who does not hold the lanes"
         if self.kind == "exclusive":
             assert list(self.members) == [lease.member], "an exclusive lane has one holder"

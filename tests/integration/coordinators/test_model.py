@@ -27,6 +27,7 @@ from kafkadur_coordinators.interface import (
 )
 from kafkadur_coordinators.redis import scripts
 from kafkadur_coordinators.redis.replies import attached as read_attached
+from kafkadur_coordinators.redis.replies import pushed
 from kafkadur_coordinators.redis.wire import AttachRequest
 from tests.integration.coordinators.model import IN_ORDER, Held, Model, Policy
 from tests.integration.coordinators.world import SESSION_MS, Member, World, blob
@@ -370,6 +371,7 @@ class Life(RuleBasedStateMachine):
         self.check(member.id, said)
         assert sorted(reply.refused) == refused
         self._check_reply(member, said, reply)
+        self._hear(said, forget=forget)
         if not forget:  # else the reply was lost on its way
             member.have = max(member.have, reply.token)
             member.grants |= {grant.token: grant for grant in reply.grants}
@@ -380,6 +382,30 @@ class Life(RuleBasedStateMachine):
             ) | set(reply.asked)
             if reply.held is not None:
                 member.grants = {t: grant for t, grant in member.grants.items() if t in reply.held}
+
+    def _hear(self, said: Exchange, *, forget: bool) -> None:
+        """Take in, or lose, what an exchange granted to the member that the lanes have passed to."""
+        held = [x for t, x in self.model.leases.items() if t not in self.model.orphans]
+        granted = [x for x in held if x.member == self.model.passed_to]
+        told = False
+        for channel, message in self.world.ears.messages():
+            push = pushed(message)
+            if push is None:
+                continue
+            told = True
+            to = next(member for member in self.members if member.channel == channel)
+            assert to.id == self.model.passed_to
+            assert (push.attachment, push.number) == (
+                to.session.attachment,
+                self.model.members[to.id].exchange,
+            )
+            assert {grant.token for grant in push.reply.grants} == {x.token for x in granted}
+            as_said = said._replace(have=0, handover=False, number=push.number)
+            self._check_reply(to, as_said, push.reply._replace(refused=()))
+            if not forget:
+                to.have = max(to.have, push.reply.token)
+                to.grants |= {grant.token: grant for grant in push.reply.grants}
+        assert told == bool(granted and self.model.passed_to), "it was granted something, and not told"
 
     def _raw(self, member: Member, said: Exchange) -> ExchangeReply | str:
         from kafkadur_coordinators.redis.coordinator import Refusal

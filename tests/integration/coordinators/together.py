@@ -19,6 +19,7 @@ from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, Mark
 from kafkadur.message.headers import JmsFields, encode_fields
 from kafkadur.message.times import when_sent
+from kafkadur_coordinators.redis.replies import pushed
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from tests.integration.coordinators.world import SESSION_MS, World
 
@@ -226,6 +227,8 @@ class Together:
         #: headers of messages, by partition and offset
         self.headers: dict[tuple[int, int], list[tuple[str, bytes | None]]] = {}
         self.peers: list[Peer] = []
+        #: whether wakes bring what was granted
+        self.pushes = True
         self._begin = world.clock.now
 
     def now(self) -> float:
@@ -283,10 +286,10 @@ class Together:
         self.deliver_wakes()
 
     def deliver_wakes(self) -> None:
-        for channel in self.world.ears.heard():
+        for channel, message in self.world.ears.messages():
             for peer in self.peers:
                 if peer.channel == channel:
-                    peer.member.wake()
+                    peer.member.wake(pushed(message) if self.pushes else None)
 
     def settle(self, rounds: int = 60) -> int | None:
         """Run all members until nothing is due; returns how many exchanges that took.

@@ -80,14 +80,18 @@ class Ears:
 
     def heard(self) -> list[str]:
         """What was published on the channels until now, as a list of channels."""
+        return [channel for channel, _ in self.messages()]
+
+    def messages(self) -> list[tuple[str, bytes]]:
+        """What was published until now: channel and message."""
         self._connection.send_command("PING")
-        found: list[str] = []
+        found: list[tuple[str, bytes]] = []
         while True:
             answer = self._connection.read_response()
             if not isinstance(answer, list) or answer[0] == b"pong":
                 return found
             if answer[0] == b"smessage":
-                found.append(answer[1].decode())
+                found.append((answer[1].decode(), answer[2]))
 
     def close(self) -> None:
         """Close the connection, as the death of its process does."""

@@ -91,7 +91,7 @@ def test_sentinels_over_tls(watched: Watched) -> None:
     presence = Presence(watched.url(), timeout=TIMEOUT_S)
     try:
         channel = "kafkadur:test:{x}:c:m"
-        presence.listen(channel, lambda: None)
+        presence.listen(channel, lambda _: None)
         assert coordinator.heard([channel]) == {channel: True}
         assert watched.sentinel.connections >= 2, "both asked the Sentinel over TLS"
         assert watched.server.connections == 2, "and came to the server over TLS"

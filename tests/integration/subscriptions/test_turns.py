@@ -160,6 +160,30 @@ async def test_w4_a_turn_is_a_window_of_all_partitions_together(
     assert max(turns[1:]) <= window, turns  # in the first one nobody else may have been ready
 
 
+async def test_the_wake_of_the_next_member_brings_its_turn(place: Place) -> None:
+    topic = place.topic(range(40))
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type="serial", window=1, start="earliest") as first,
+        await connection.subscribe(topic, durable="d", type="serial", window=1) as second,
+    ):
+        members = [first, second]
+        waiting = {asyncio.create_task(next_of(member)): member for member in members}
+        exchanges = [0]
+        for expected in range(40):
+            (done, *_), _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            member = waiting.pop(done)
+            delivery = done.result()
+            assert number(delivery) == expected
+            await delivery.ack()
+            exchanges.append(sum(member.statistics()["exchanges"] for member in members))
+            if expected < 39:
+                waiting[asyncio.create_task(next_of(member))] = member
+        for left in waiting:
+            left.cancel()
+    assert exchanges[40] - exchanges[10] < 45, "one a message, and a few more"
+
+
 async def test_w4b_what_was_rolled_back_comes_next_to_whom_it_may(place: Place) -> None:
     topic = place.topic(range(1, 5))
     async with (

@@ -204,6 +204,73 @@ local function note_back(ctx, me)
   end
 end
 
+--- What a member is told: the leases above `have`, and what is known of the touched partitions.
+local function answer(ctx, me, have, touched, lane, kept, again, gives_up)
+  local by_partition, horizons, states = {}, {}, {}
+  for i, pt in ipairs(touched) do
+    by_partition[pt.p] = pt
+    if pt.lane ~= 0 then
+      local l = load_lease(ctx, pt.lane)
+      if l and l.member == me.id then
+        horizons[#horizons + 1] = { [HorizonRow.token] = l.token, [HorizonRow.horizon] = l.e }
+      end
+    end
+    local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
+    states[i] = {
+      [PartitionState.partition] = pt.p, [PartitionState.base] = pt.base, [PartitionState.next] = pt.next,
+      [PartitionState.readable_end] = pt.readable_end, [PartitionState.floor] = floor_of(pt), [PartitionState.due_ms] = due,
+      [PartitionState.standing] = kept and keeping(ctx, me, pt) or 0,
+      [PartitionState.free_from] = first_free(pt), [PartitionState.epoch] = pt.epoch,
+      [PartitionState.log_end_unknown] = ctx.now >= ctx.grace and is_log_end_unknown(ctx, pt) and 1 or 0,
+    }
+  end
+  local rank = rank_of(ctx, me.id) or 0
+  local told, untold, known = new_leases(ctx, me, have, by_partition)
+  local left_over, listed = {}, {}
+  local function leave_over(p)
+    if not listed[p] then
+      listed[p] = true
+      left_over[#left_over + 1] = p
+    end
+  end
+  for _, orphan in ipairs(ctx.orphans) do
+    leave_over(orphan[Orphan.partition])
+  end
+  for _, p in ipairs(untold) do
+    leave_over(p)
+  end
+  if me.isolated < 0 and #me.tokens == 0 then
+    leave_over(-1 - me.isolated)
+  end
+  return head(ctx, 'OK', {
+    [ExchangeReply.token] = known, -- leases that were not told are asked for again
+    [ExchangeReply.silent_ms] = again,
+    [ExchangeReply.role] = role_row(ctx, rank),
+    [ExchangeReply.grants] = told,
+    [ExchangeReply.horizons] = horizons,
+    [ExchangeReply.refused] = me.refused,
+    [ExchangeReply.partitions] = states,
+    [ExchangeReply.watches] = me.watches,
+    [ExchangeReply.orphaned] = left_over,
+    [ExchangeReply.grace_ms] = math.max(ctx.grace - ctx.now, 0),
+    [ExchangeReply.standing] = kept and 1 or standing(ctx, me, lane),
+    [ExchangeReply.held] = gives_up and me.tokens or {},
+    [ExchangeReply.paused] = ctx.paused == 1 and 1 or 0,
+    [ExchangeReply.expiry_ms] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1,
+    -- first the attempts of the orphans are counted
+    [ExchangeReply.outcome_unknown] = ctx.doubt == 1 and #ctx.orphans == 0 and 1 or 0,
+  })
+end
+
+--- The lanes have passed to another member in this exchange. What was granted to it is sent along with its wake, so that it need
+-- not make an exchange of its own to learn it. If this is lost, or comes late, its next exchange is told the same.
+-- have: highest token before this exchange
+local function push(ctx, to, have, touched)
+  local told = answer(ctx, to, have, touched, true, false, -1, false)
+  told[Reply.sequence] = ctx.sequence + 1 -- that of this exchange
+  ctx.pushes[to.id] = cmsgpack.pack({ [Push.attachment] = to.n, [Push.number] = to.exchange, [Push.reply] = told })
+end
+
 --- Applies a new exchange; a repeated one changes nothing. Returns whether there is an answer, and in how many ms a silent
 --- member is to be looked at again (-1: there is none). lane: do all lanes have one holder; kept: or has each its own?
 local function take(ctx, me, request, touched, lane, kept, handed_over)
@@ -211,7 +278,7 @@ local function take(ctx, me, request, touched, lane, kept, handed_over)
   if request[ExchangeRequest.number] == me.exchange then
     return true, -1
   end
-  local again = -1
+  local again, had = -1, ctx.token
   local leases, refused = check(ctx, me, parts)
   if not leases then
     return nil
@@ -281,6 +348,9 @@ local function take(ctx, me, request, touched, lane, kept, handed_over)
   end
   if lane then
     lane_holder(ctx) -- also when no partition was touched: the chosen member must be woken
+    if ctx.passed_to and #ctx.passed_to.tokens > 0 then
+      push(ctx, ctx.passed_to, had, touched)
+    end
   elseif not kept then
     adopt_unwatched(ctx, me)
     if me.reads_on then -- until its next exchange it is granted nothing
@@ -290,64 +360,6 @@ local function take(ctx, me, request, touched, lane, kept, handed_over)
   end
   finish(ctx)
   return true, again
-end
-
---- The answer, new or repeated.
-local function answer(ctx, me, request, touched, lane, kept, again, gives_up)
-  local by_partition, horizons, states = {}, {}, {}
-  for i, pt in ipairs(touched) do
-    by_partition[pt.p] = pt
-    if pt.lane ~= 0 then
-      local l = load_lease(ctx, pt.lane)
-      if l and l.member == me.id then
-        horizons[#horizons + 1] = { [HorizonRow.token] = l.token, [HorizonRow.horizon] = l.e }
-      end
-    end
-    local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
-    states[i] = {
-      [PartitionState.partition] = pt.p, [PartitionState.base] = pt.base, [PartitionState.next] = pt.next,
-      [PartitionState.readable_end] = pt.readable_end, [PartitionState.floor] = floor_of(pt), [PartitionState.due_ms] = due,
-      [PartitionState.standing] = kept and keeping(ctx, me, pt) or 0,
-      [PartitionState.free_from] = first_free(pt), [PartitionState.epoch] = pt.epoch,
-      [PartitionState.log_end_unknown] = ctx.now >= ctx.grace and is_log_end_unknown(ctx, pt) and 1 or 0,
-    }
-  end
-  local rank = rank_of(ctx, me.id) or 0
-  local told, untold, known = new_leases(ctx, me, request[ExchangeRequest.have], by_partition)
-  local left_over, listed = {}, {}
-  local function leave_over(p)
-    if not listed[p] then
-      listed[p] = true
-      left_over[#left_over + 1] = p
-    end
-  end
-  for _, orphan in ipairs(ctx.orphans) do
-    leave_over(orphan[Orphan.partition])
-  end
-  for _, p in ipairs(untold) do
-    leave_over(p)
-  end
-  if me.isolated < 0 and #me.tokens == 0 then
-    leave_over(-1 - me.isolated)
-  end
-  return head(ctx, 'OK', {
-    [ExchangeReply.token] = known, -- leases that were not told are asked for again
-    [ExchangeReply.silent_ms] = again,
-    [ExchangeReply.role] = role_row(ctx, rank),
-    [ExchangeReply.grants] = told,
-    [ExchangeReply.horizons] = horizons,
-    [ExchangeReply.refused] = me.refused,
-    [ExchangeReply.partitions] = states,
-    [ExchangeReply.watches] = me.watches,
-    [ExchangeReply.orphaned] = left_over,
-    [ExchangeReply.grace_ms] = math.max(ctx.grace - ctx.now, 0),
-    [ExchangeReply.standing] = kept and 1 or standing(ctx, me, lane),
-    [ExchangeReply.held] = gives_up and me.tokens or {},
-    [ExchangeReply.paused] = ctx.paused == 1 and 1 or 0,
-    [ExchangeReply.expiry_ms] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1,
-    -- first the attempts of the orphans are counted
-    [ExchangeReply.outcome_unknown] = ctx.doubt == 1 and #ctx.orphans == 0 and 1 or 0,
-  })
 end
 
 local request = read_request()
@@ -380,4 +392,4 @@ local taken, again = take(ctx, me, request, touched, lane, kept, handed_over)
 if not taken then
   return head(ctx, 'INVALID')
 end
-return answer(ctx, me, request, touched, lane, kept, again, handed_over or given_up)
+return answer(ctx, me, request[ExchangeRequest.have], touched, lane, kept, again, handed_over or given_up)

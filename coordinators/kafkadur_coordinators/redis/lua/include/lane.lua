@@ -45,7 +45,7 @@ local function waits_for_due(ctx, pt)
   return ctx.policy[Policy.strict] == 1 and next_without_lease(pt, 0) ~= nil
 end
 
---- Serves one partition of a lane. Only its holder is served, in its own exchange.
+--- Serves one partition of a lane. Only its holder is served, in its own exchange, or in that in which the lanes pass to it.
 -- position: the first offset that the holder has not dispatched (-1: unknown, it does not follow yet).
 -- span: window + unconfirmed budget, records. The horizon is the dispatch bound: it never falls within
 -- a token, and runs ahead of the position by span, also over offsets not written yet - unless others wait for
@@ -136,6 +136,9 @@ local function pass_turn(ctx, me, touched, positions)
     ctx.holder = to.id
     ctx.lane_holder, ctx.lane_successor = to, nil
     want_wake(ctx, to.id)
+    if ctx.type == 'serial' and to.kind == '' and #to.tokens == 0 then -- it is told what is granted to it with its wake
+      ctx.passed_to = to
+    end
   end
   return true
 end

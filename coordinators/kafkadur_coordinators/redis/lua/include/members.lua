@@ -140,7 +140,7 @@ end
 
 local function send_wakes(ctx)
   for id in pairs(ctx.wakes) do
-    redis.call('SPUBLISH', channel(id), 'w')
+    redis.call('SPUBLISH', channel(id), ctx.pushes[id] or 'w')
   end
 end
 

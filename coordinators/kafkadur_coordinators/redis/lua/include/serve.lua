@@ -39,6 +39,8 @@ local function serve(ctx, pt, position, span, handed_over)
     serve_shared(ctx, pt)
   elseif m and m.id == ctx.caller then
     serve_lane(ctx, pt, m, position, span, handed_over)
+  elseif m and m == ctx.passed_to then
+    serve_lane(ctx, pt, m, -1, m.credit, false)
   end
 end
 

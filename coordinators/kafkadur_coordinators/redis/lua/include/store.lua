@@ -57,7 +57,7 @@ do -- a script can have 200 locals at once
   local function begin(ctx)
     ctx.put, ctx.dropped = {}, {}
     ctx.members, ctx.changed_members, ctx.leases, ctx.changed_leases = {}, {}, {}, {}
-    ctx.watchers, ctx.partitions_read, ctx.wakes, ctx.heard = {}, {}, {}, {}
+    ctx.watchers, ctx.partitions_read, ctx.wakes, ctx.pushes, ctx.heard = {}, {}, {}, {}, {}
     return ctx
   end
 
