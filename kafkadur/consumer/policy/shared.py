@@ -31,6 +31,9 @@ from kafkadur.consumer.state import State
 from kafkadur.fetch.buffer import FetchBuffer
 from kafkadur_coordinators.interface import ExchangeReply, PartitionState, Role, Standing
 
+#: Windows from so many records on: an exchange costs as much as some thousand messages.
+_LARGE = 1_000
+
 
 class SharedPolicy(Policy):
     """The policy of a member of a shared subscription."""
@@ -317,8 +320,9 @@ class SharedPolicy(Policy):
         """Do nothing: a shared subscription reports no position."""
 
     def uses_up(self, _chunk: Chunk, _end: int, /) -> bool:
-        """Whether more than a quarter of the window was dispatched since the last exchange."""
-        return self._in_flight.handed_since > self._terms.window // 4
+        """Whether a quarter of the window, or half of a large one, was dispatched since the last exchange."""
+        window = self._terms.window
+        return self._in_flight.handed_since > (window // 2 if window >= _LARGE else window // 4)
 
     def unread_leases(self) -> list[Lease]:
         """Leases of which nothing is in flight."""
