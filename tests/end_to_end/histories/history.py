@@ -216,6 +216,8 @@ class Call:
     members: int = 0
     #: whether leases wait to be told or ended
     left_over: bool = False
+    #: whether it is granted nothing until its next exchange, because it reads its own partitions first
+    reads_on: bool = False
     grants: Sequence[Told] = ()
 
 

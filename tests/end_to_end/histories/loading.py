@@ -187,7 +187,7 @@ _DELIVERY = ("member", "digest", "key", "attempt", "redelivered", "called", "at"
 
 _CALL = (
     *("subscription", "member", "at", "name", "incarnation", "sequence"),
-    *("credit", "have", "token", "rank", "members", "left_over"),
+    *("credit", "have", "token", "rank", "members", "left_over", "reads_on"),
 )
 
 

@@ -91,12 +91,14 @@ def _show_findings(findings: Sequence[Finding], output: Output) -> None:
         shown[kind] += 1
         if shown[kind] > _SHOWN:
             continue
-        output.line(f"\n{finding.invariant} {finding.kind}: {finding.text}")
+        output.line("")
+        output.line(f"{finding.invariant} {finding.kind}: {finding.text}")
         for line in finding.lines[:_LINES]:
             output.line(f"    {line}")
     for (invariant, what), times in shown.items():
         if times > _SHOWN:
-            output.line(f"\n{invariant} {what}: {times - _SHOWN} more")
+            output.line("")
+            output.line(f"{invariant} {what}: {times - _SHOWN} more")
 
 
 def _faults(history: History) -> Counter[str]:

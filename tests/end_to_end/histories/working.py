@@ -328,6 +328,7 @@ class Worker:
             "rank": 0,
             "members": 0,
             "left_over": False,
+            "reads_on": False,
         }
         grants: list[Any] = []
         if name == "exchange":
@@ -336,6 +337,7 @@ class Worker:
             role = Role._make(found.role)
             facts |= {"credit": asked.credit, "have": asked.have, "token": found.token}
             facts |= {"rank": role.rank, "members": role.members, "left_over": bool(found.orphaned)}
+            facts |= {"reads_on": bool(asked.reads_on)}
             grants = [
                 (v[0], v[1], _records(v), _text(v[5]), v[4] // 2 % 16384 >= _GRAVE and v[4] >= SUSPECT)
                 for v in found.grants

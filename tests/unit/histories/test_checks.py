@@ -216,6 +216,16 @@ def test_who_is_not_at_home_comes_after_who_is() -> None:
     assert found(story) == {("I11", "passed over")}
 
 
+def test_who_reads_on_is_granted_nothing_until_its_next_exchange() -> None:
+    story = Story("shared")
+    one, two = story.attach("p1", "shared"), story.attach("p2", "shared")
+    for _ in range(2):
+        story.call(one, rank=0, reads_on=True)
+        story.call(two, rank=1)
+    story.call(two, rank=1, told=[(0, 1)])
+    assert found(story) == set()
+
+
 def test_a_fault_that_never_happened() -> None:
     story = Story("exclusive")
     story.plan = Plan(seed=0, types=("exclusive",), faults=("kill", "pause"), minutes=1)

@@ -131,6 +131,9 @@ class _Walk:
                 continue
             yield from self._grant(call, *self._holders[token])
         self._token = max(self._token, call.token)
+        member = self._members.get(call.member)
+        if call.reads_on and member is not None:
+            member.spend(member.credit)
 
     def _knows_partitions(self, at: int) -> bool:
         """Whether all members know all partitions at a time (ns)."""
