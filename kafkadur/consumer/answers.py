@@ -76,6 +76,10 @@ class Answers(Part):
         if sum(grant.records for grant in push.reply.grants) > _MOST_PUSHED:
             return False
         self._whole.begin()
+        for state in push.reply.partitions:
+            buffer = self._fetch.buffers.get(state.partition)
+            if buffer is not None:  # another member has reported so far
+                buffer.reported = max(buffer.reported, state.readable_end)
         self._take(push.reply, self._terms.monotonic())
         self._fetch.reading.note_room()
         self._whole.end()

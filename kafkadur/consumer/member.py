@@ -333,9 +333,10 @@ class Member:
             taken = push is not None and self._answers.take_push(push)
             if not taken:  # an exchange brings the same
                 self._schedule.touch(self._policy.partitions())
+            exchange = not taken or self.intake.needs_exchange(news=bool(self._state.queue))
         if taken:
             self.on_ready()
-        else:
+        if exchange:
             self.request_exchange()
 
     def report_silence(self) -> None:

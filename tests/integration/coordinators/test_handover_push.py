@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kafkadur.fetch.filtering import Takes
 from kafkadur_coordinators.interface import Pushed, Standing
 from kafkadur_coordinators.redis.replies import WAKE, pushed
 from tests.integration.coordinators.together import SERIAL, Peer, Together
@@ -23,9 +24,12 @@ def pass_on(world: World) -> tuple[Member, list[tuple[str, bytes]]]:
     return second, world.ears.messages()
 
 
-def with_turns(make: Make, messages: int, *, window: int = 1) -> tuple[Together, Peer, Peer]:
+def with_turns(
+    make: Make, messages: int, *, window: int = 1, takes: Takes | None = None
+) -> tuple[Together, Peer, Peer]:
     """Two members that take turns; the one that has the turn is returned first."""
     together = Together(make("serial"), SERIAL)
+    together.takes = takes
     first, second = (together.join(name, window=window) for name in ("first", "second"))
     together.settle()
     together.write(0, messages)
@@ -110,6 +114,30 @@ def test_who_was_told_dispatches_without_an_exchange(make: Make) -> None:
     two.member.wake(push)
     assert two.take_all() == [3, 4, 5]
     assert two.member.statistics()["exchanges"] == exchanges
+
+
+def test_a_push_of_records_that_do_not_match_leads_to_an_exchange(make: Make) -> None:
+    together, one, two = with_turns(make, 41, takes=lambda message: message.offset() in {0, 40})
+    push = hand_over(together, one)
+    two.member.wake(push)
+    assert two.take() is None
+    assert two.member.due(together.now()) <= together.now(), (
+        "nothing would come before the session is renewed"
+    )
+    together.settle()
+    assert 40 in {one.take(), two.take()}, "the turns pass on until there is a message that matches"
+
+
+def test_a_push_of_less_than_was_read_leads_to_an_exchange(make: Make) -> None:
+    together, one, two = with_turns(make, 4, window=3)
+    push = hand_over(together, one)
+    together.write(0, 2)
+    two.read()
+    two.member.wake(push)
+    assert two.take_all() == [3]
+    assert two.member.due(together.now()) <= together.now(), "there is more for this turn"
+    together.settle()
+    assert two.take_all() == [4, 5]
 
 
 def test_a_push_is_left_alone_while_an_exchange_is_under_way(make: Make) -> None:

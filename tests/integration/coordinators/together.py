@@ -17,6 +17,7 @@ from kafkadur.consumer.chunk import Chunk, one_by_one
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, Mark
+from kafkadur.fetch.filtering import Takes
 from kafkadur.message.headers import JmsFields, encode_fields
 from kafkadur.message.times import when_sent
 from kafkadur_coordinators.redis.replies import pushed
@@ -81,6 +82,7 @@ class Peer:
                 on_ready=lambda: None,
                 on_closing=lambda: None,
             ),
+            takes=together.takes,
         )
         attached = together.world.attach(name)
         self.session, self.channel = attached.session, attached.channel
@@ -222,6 +224,8 @@ class Together:
     def __init__(self, world: World, definition: Definition = SHARED) -> None:
         self.world = world
         self.definition = definition
+        #: which records match the selector; None: all
+        self.takes: Takes | None = None
         #: partition -> end of the log
         self.ends = dict.fromkeys(range(world.partitions), 0)
         #: headers of messages, by partition and offset
