@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import kafkadur.sync
+from kafkadur.admin.changes import Admin
+from kafkadur.settings import settings
 
 #: Seconds within which a child has answered, or ended.
 ANSWER_LIMIT_S = 240.0
@@ -126,7 +128,7 @@ class Worker(Child):
         self.say(["work"])
 
     def poison(self, number: int) -> bool:
-        """Acknowledge whatever comes, and die of this number; whether it did before it was quiet."""
+        """Acknowledge whatever comes, and die of this number; whether it did before all was settled."""
         self.say(["poison", number])
         line = self.line()
         assert line is not None, "the worker does not answer"
@@ -147,7 +149,7 @@ def _tell(what: object) -> None:
     sys.stdout.flush()
 
 
-def _serve(subscription: kafkadur.sync.Subscription) -> None:
+def _serve(subscription: kafkadur.sync.Subscription, connect: Mapping[str, Any]) -> None:
     held: list[kafkadur.sync.Delivery] = []
     for line in sys.stdin:
         command, *arguments = json.loads(line)
@@ -163,7 +165,7 @@ def _serve(subscription: kafkadur.sync.Subscription) -> None:
         elif command == "work":
             _work(subscription)
         elif command == "poison":
-            _work_until(subscription, arguments[0])
+            _work_until(subscription, arguments[0], connect)
         elif command == "close":
             subscription.close()
             _tell("closed")
@@ -210,14 +212,19 @@ def _work(subscription: kafkadur.sync.Subscription) -> None:
     _tell(acked)
 
 
-def _work_until(subscription: kafkadur.sync.Subscription, poison: int) -> None:
-    """Acknowledge what comes, and end at once when this number comes; or when it is quiet for a second."""
-    while (delivery := subscription.receive(timeout=1.0)) is not None:
-        if int(delivery.value or b"0") == poison:
-            os._exit(1)
-        delivery.ack_nowait()
+def _work_until(subscription: kafkadur.sync.Subscription, poison: int, connect: Mapping[str, Any]) -> None:
+    """Acknowledge what comes, and end at once when this number comes; or when all messages are settled."""
+    with Admin(settings(connect)) as admin:
+        while True:
+            delivery = subscription.receive(timeout=0.2)
+            if delivery is not None:
+                if int(delivery.value or b"0") == poison:
+                    os._exit(1)
+                delivery.ack_nowait()
+            elif admin.info(subscription.definition.key).backlog == 0:
+                break
     subscription.close()
-    _tell("quiet")
+    _tell("settled")
 
 
 def main() -> None:
@@ -233,7 +240,7 @@ def main() -> None:
         connection.subscribe(plan["topic"], **options) as subscription,
     ):
         _tell("attached")
-        _serve(subscription)
+        _serve(subscription, plan["connect"])
 
 
 if __name__ == "__main__":
