@@ -107,4 +107,5 @@ def borrowed(known: dict[str, Any]) -> Stack:
         kafka_proxies=(),
         redis_proxy=None,
         replication_proxy=None,
+        valkey_cluster=None,
     )

@@ -17,6 +17,7 @@ from kafkadur.stack.proxy import TcpProxy
 from kafkadur.stack.server import Server
 from kafkadur.stack.supervision import Supervisor
 from kafkadur.stack.valkey import Sentinel, Valkey, as_administrator
+from kafkadur.stack.valkey_cluster import CLUSTER_SETTINGS, ValkeyCluster
 
 #: How often a start is tried if other processes take ports that were free a moment before.
 PORT_TRIES = 4
@@ -34,6 +35,7 @@ class Plan:
     brokers: int = 1
     replica: bool = False
     sentinels: int = 0
+    valkey_primaries: int = 0
     proxy: bool = False
     kafka: bool = True
     valkey: bool = True
@@ -53,6 +55,11 @@ class Plan:
             raise StackError("replica=True needs valkey=True: a replica copies the stack's own Valkey.")
         if self.sentinels and not self.replica:
             raise StackError("sentinels need replica=True: without a replica no server can take over.")
+        if self.valkey_primaries and (self.replica or self.proxy or self.valkey_port or not self.valkey):
+            raise StackError(
+                "valkey_primaries excludes replica, sentinels, proxy, valkey_port and valkey=False: "
+                "the nodes of a cluster have replicas of their own, and lead past a proxy."
+            )
         if self.sentinels and self.proxy:
             raise StackError("sentinels and proxy=True exclude each other: Sentinels lead past a proxy.")
 
@@ -73,6 +80,8 @@ class Stack:
     replica: Valkey | None
     #: The Sentinels that watch Valkey and its replica; empty unless asked for.
     sentinels: tuple[Sentinel, ...]
+    #: The cluster of Valkey servers, None unless asked for; then `valkey` is None.
+    valkey_cluster: ValkeyCluster | None
     #: The proxies before the brokers, in the same order; empty unless asked for.
     kafka_proxies: tuple[TcpProxy, ...]
     #: The proxy before Valkey, None unless asked for.
@@ -89,7 +98,9 @@ class Stack:
 
     @property
     def redis(self) -> str:
-        """URL of Valkey, or of its Sentinels, for applications. Raises StackError for a stack without it."""
+        """URL of Valkey, its Sentinels or its cluster, for applications. Raises StackError without Valkey."""
+        if self.valkey_cluster is not None:
+            return self.valkey_cluster.url
         if self.valkey is None:
             raise StackError("This stack was started without Valkey; start one with valkey=True.")
         if self.sentinels:
@@ -114,6 +125,7 @@ class Stack:
         return (
             *self.brokers,
             *(server for server in (self.valkey, self.replica) if server),
+            *(self.valkey_cluster.nodes if self.valkey_cluster else ()),
             *self.sentinels,
         )
 
@@ -124,6 +136,7 @@ def embedded(
     brokers: int = 1,
     replica: bool = False,
     sentinels: int = 0,
+    valkey_primaries: int = 0,
     data: Path | None = None,
     proxy: bool = False,
     kafka: bool = True,
@@ -140,13 +153,14 @@ def embedded(
     They end with the block, and with the process however it ends, SIGKILL included.
 
     ``brokers``: how many, each a JVM of at most 512 MB heap. ``replica``: a second Valkey that copies the
-    first. ``sentinels``: how many watch the two; :attr:`Stack.redis` is their URL then. ``data``: folder
-    that keeps the data (and ``logs``) for a later start with as many brokers; None: a temporary folder, and
-    logs in the user's cache folder, which keeps those of the last 10 stacks. ``proxy``: put a
-    :class:`TcpProxy` before each broker, before Valkey and between it and its replica. ``kafka``,
-    ``valkey``: False omits the server. ``users``: the user in the URL ``redis`` may do no more than kafkadur
-    needs (``kafkadur acl redis``), the one in ``admin_redis`` everything. ``kafka_port``, ``valkey_port``:
-    fixed ports for the first broker and for Valkey; None: free ones. ``kafka_settings``,
+    first. ``sentinels``: how many watch the two; :attr:`Stack.redis` is their URL then.
+    ``valkey_primaries``: run a cluster of so many Valkey servers, 3 or more, with a replica each, instead of
+    one. ``data``: folder that keeps the data (and ``logs``) for a later start with as many brokers; None: a
+    temporary folder, and logs in the user's cache folder, which keeps those of the last 10 stacks.
+    ``proxy``: put a :class:`TcpProxy` before each broker, before Valkey and between it and its replica.
+    ``kafka``, ``valkey``: False omits the server. ``users``: the user in the URL ``redis`` may do no more
+    than kafkadur needs (``kafkadur acl redis``), the one in ``admin_redis`` everything. ``kafka_port``,
+    ``valkey_port``: fixed ports for the first broker and for Valkey; None: free ones. ``kafka_settings``,
     ``valkey_settings``: settings of the servers that override the usual ones. ``progress`` is called with
     (steps done, steps in all, text) while starting, from the calling thread.
 
@@ -157,6 +171,7 @@ def embedded(
         brokers=brokers,
         replica=replica,
         sentinels=sentinels,
+        valkey_primaries=valkey_primaries,
         proxy=proxy,
         kafka=kafka,
         valkey=valkey,
@@ -209,7 +224,8 @@ def launch(
     data, logs = data.absolute(), logs.absolute()
     kafka = f"Kafka ({plan.brokers} brokers)" if plan.brokers > 1 else "Kafka"
     text = f"starting {' and '.join([kafka] * plan.kafka + ['Valkey'] * plan.valkey)}"
-    steps = plan.brokers * plan.kafka + plan.valkey + plan.replica + plan.sentinels
+    valkeys = 2 * plan.valkey_primaries or plan.valkey + plan.replica
+    steps = plan.brokers * plan.kafka + valkeys + plan.sentinels
     done = 0
     progress(done, steps, text)
     try:
@@ -226,6 +242,8 @@ def launch(
                             server.wait_ready()
                             done += 1
                             progress(done, steps, text)
+                    if stack.valkey_cluster is not None:
+                        stack.valkey_cluster.form()
                 except PortTakenError:
                     for server in stack.servers:
                         server.kill()
@@ -263,7 +281,10 @@ def _assemble(
         brokers = _brokers(plan, supervisor, parts, ports, kafka_proxies, data=data, logs=logs)
     valkey = replica = redis_proxy = replication_proxy = None
     sentinels: list[Sentinel] = []
-    if plan.valkey:
+    cluster: ValkeyCluster | None = None
+    if plan.valkey_primaries:
+        cluster = _valkey_cluster(plan, supervisor, data=data, logs=logs)
+    elif plan.valkey:
         first, second, *others = free_ports(2 + plan.sentinels)
         valkey = Valkey(
             supervisor, name="valkey", port=plan.valkey_port or first, logs=logs, data=data / "valkey",
@@ -290,6 +311,7 @@ def _assemble(
         valkey=valkey,
         replica=replica,
         sentinels=tuple(sentinels),
+        valkey_cluster=cluster,
         kafka_proxies=tuple(kafka_proxies),
         redis_proxy=redis_proxy,
         replication_proxy=replication_proxy,
@@ -324,6 +346,27 @@ def _brokers(
         )
         for node in voters
     ]
+
+
+def _valkey_cluster(plan: Plan, supervisor: Supervisor, *, data: Path, logs: Path) -> ValkeyCluster:
+    """Describe the nodes of a cluster; each takes two ports."""
+    size = 2 * plan.valkey_primaries
+    ports = free_ports(2 * size)
+    return ValkeyCluster(
+        [
+            Valkey(
+                supervisor,
+                name=f"valkey-{number + 1}",
+                port=ports[2 * number],
+                bus=ports[2 * number + 1],
+                logs=logs,
+                data=data / f"valkey-{number + 1}",
+                settings={**CLUSTER_SETTINGS, **plan.valkey_settings},
+                users=plan.users,
+            )
+            for number in range(size)
+        ]
+    )
 
 
 def _cluster(data: Path, brokers: int) -> str:

@@ -61,14 +61,19 @@ class Valkey(Server):
         settings: Mapping[str, str],
         primary: "Valkey | TcpProxy | None" = None,
         users: bool = False,
+        bus: int | None = None,
     ) -> None:
         """``settings`` override the usual ones; with ``primary`` it is a replica of that server.
 
         ``users``: applications and administrators log in, and an application may do only what it needs.
+        ``bus``: the second port of a node of a cluster; None: it is none.
 
         Raises StackError.
         """
-        super().__init__(supervisor, name=name, ports=(port,), logs=logs, data=data)
+        ports = (port,) if bus is None else (port, bus)
+        super().__init__(supervisor, name=name, ports=ports, logs=logs, data=data)
+        #: The port on which a node of a cluster talks to the others; None: it is no node of a cluster.
+        self.bus = bus
         self._settings = settings
         #: port of the server that it copies; None: it is a master
         self._primary = None if primary is None else primary.port
@@ -93,6 +98,10 @@ class Valkey(Server):
         """The URL for applications that find the master through Sentinels at these ``host:port``."""
         return f"redis+sentinel://{self._login}{','.join(sentinels)}/{SERVICE}/0"
 
+    def url_of_cluster(self, nodes: Iterable[str]) -> str:
+        """The URL for applications of the cluster with nodes at these ``host:port``."""
+        return f"redis+cluster://{self._login}{','.join(nodes)}"
+
     @property
     def _login(self) -> str:
         return f"{APPLICATION}@" if self._users else ""
@@ -110,6 +119,8 @@ class Valkey(Server):
             own["requirepass"] = own["primaryauth"] = self.password
         if self._primary:
             own["replicaof"] = f"{HOST} {self._primary}"
+        if self.bus is not None:
+            own["cluster-port"] = str(self.bus)
         settings = {**SETTINGS, **own, **self._settings}
         file = self._folder / "valkey.conf"
         file.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
