@@ -5,18 +5,22 @@ from __future__ import annotations
 import statistics
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from kafkadur.doctor.finding import Finding, counted, failed, good, problem, timed, unknown, warning
+from kafkadur.doctor.finding import Finding, Level, counted, failed, good, problem, timed, unknown, warning
 from kafkadur.runtime.clients import coordinator_of
 from kafkadur.settings import Settings
-from kafkadur_coordinators.redis.access import COMMANDS
-from kafkadur_coordinators.redis.coordinator import OLDEST
-from kafkadur_coordinators.redis.server import open_server, shown
+from kafkadur_coordinators.redis.access import COMMANDS, COMMANDS_OF_CLUSTERS
+from kafkadur_coordinators.redis.cluster import SLOTS, SlotMap, slot_of
+from kafkadur_coordinators.redis.link import OLDEST
+from kafkadur_coordinators.redis.server import Address, open_server, shown
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 
 _OLDEST: Final = ".".join(map(str, OLDEST))
@@ -39,7 +43,26 @@ def look_at_redis(settings: Settings) -> Iterator[Finding]:
         yield refused
         return
     yield good("redis connection", shown(settings.redis))
-    with open_server(settings.redis, timeout=settings.redis_timeout.total_seconds()) as client:
+    slots = _slots(settings)
+    if slots is None:
+        yield from _look_at_server(settings)
+        return
+    yield judge_slots(slots)
+    findings = {
+        f"{node[0]}:{node[1]}": list(_look_at_server(settings, node, key=_key_on(slots, node)))
+        for node in slots.nodes()
+    }
+    yield from together(findings)
+
+
+def _look_at_server(
+    settings: Settings, node: Address | None = None, key: str = "doctor"
+) -> Iterator[Finding]:
+    """Yield the finding of every check of one server; `node` as in `open_server`.
+
+    `key` is in the names of the keys that are tried there.
+    """
+    with open_server(settings.redis, timeout=settings.redis_timeout.total_seconds(), node=node) as client:
         try:
             info: Info = client.info()
         except RedisError as error:
@@ -47,9 +70,55 @@ def look_at_redis(settings: Settings) -> Iterator[Finding]:
             info = {}
         if info:
             yield from judge(info)
-        yield _rights(client, settings)
+        yield _rights(client, settings, key, in_cluster=node is not None)
         yield _clock(client)
         yield _latency(client)
+
+
+def _slots(settings: Settings) -> SlotMap | None:
+    """Return which node of the cluster serves which slots; None: there is one server, or it does not say."""
+    coordinator = coordinator_of(settings)
+    try:
+        return coordinator.slots()
+    except (CoordinatorRefused, CoordinatorUnavailable):
+        return None
+    finally:
+        coordinator.close()
+
+
+def _key_on(slots: SlotMap, node: Address) -> str:
+    """Return a name whose slot a node serves."""
+    return next(name for name in map("doctor{}".format, count()) if slots.node(slot_of(name)) == node)
+
+
+def judge_slots(slots: SlotMap) -> Finding:
+    """Return the finding about the slots of a cluster."""
+    nodes = counted(len(slots.nodes()), "node")
+    if slots.served() < SLOTS:
+        state = f"{nodes}; {SLOTS - slots.served()} of {SLOTS} slots are not served"
+        return problem("redis cluster", state, "repair the cluster: subscriptions of these slots stand still")
+    return good("redis cluster", f"{nodes}, all slots are served")
+
+
+def together(findings: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
+    """Yield the findings of several nodes, by node: one for each check that is good on all of them."""
+    by_check: dict[str, list[tuple[str, Finding]]] = defaultdict(list)
+    for node, some in findings.items():
+        for finding in some:
+            by_check[finding.check].append((node, finding))
+    for check, found in by_check.items():
+        wrong = [
+            replace(each, state=f"{node}: {each.state}")
+            for node, each in found
+            if each.level is not Level.GOOD
+        ]
+        states = [each.state for _, each in found]
+        if wrong:
+            yield from wrong
+        elif len(set(states)) == 1:
+            yield good(check, f"each node: {states[0]}")
+        else:
+            yield good(check, "; ".join(f"{node}: {each.state}" for node, each in found))
 
 
 def _reached(settings: Settings) -> Finding | None:
@@ -91,13 +160,8 @@ def _role(info: Info) -> Finding:
     role = str(info.get("role", "master"))
     if role != "master":
         return problem("redis role", role, "name the master, or the Sentinels (redis+sentinel://)")
-    if int(info.get("cluster_enabled", 0)):
-        return problem(
-            "redis role",
-            "node of a cluster",
-            "use a single server, or Sentinels: kafkadur does not follow the redirects of a cluster",
-        )
-    return good("redis role", f"master, {counted(int(info.get('connected_slaves', 0)), 'replica')}")
+    where = "primary in a cluster" if int(info.get("cluster_enabled", 0)) else "master"
+    return good("redis role", f"{where}, {counted(int(info.get('connected_slaves', 0)), 'replica')}")
 
 
 def _memory(info: Info) -> Iterator[Finding]:
@@ -133,14 +197,14 @@ def _mib(size: int) -> str:
 # -- trials
 
 
-def _rights(client: Redis, settings: Settings) -> Finding:
+def _rights(client: Redis, settings: Settings, key: str, *, in_cluster: bool) -> Finding:
     """Try every command that kafkadur uses, on keys that are removed afterwards."""
     check, own = "redis rights", f"{settings.prefix}:{settings.namespace}"
     denied: dict[str, None] = {}
     unusual: list[str] = []
     connection = client.connection_pool.make_connection()  # subscribing changes its mode
     try:
-        for name, arguments in _tried(f"{own}:{{doctor}}:{uuid.uuid4().hex}"):
+        for name, arguments in _tried(f"{own}:{{{key}}}:{uuid.uuid4().hex}", in_cluster=in_cluster):
             try:
                 connection.send_command(*arguments)
                 connection.read_response()
@@ -160,7 +224,7 @@ def _rights(client: Redis, settings: Settings) -> Finding:
     return good(check, f"{len(COMMANDS)} commands, keys and channels of {own}")
 
 
-def _tried(key: str) -> Iterator[tuple[str, list[str]]]:
+def _tried(key: str, *, in_cluster: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield each command with harmless arguments; a key of the right type is made before its other commands.
 
     Nothing is left behind if only some commands are allowed: the string expires, and every member that was
@@ -169,6 +233,8 @@ def _tried(key: str) -> Iterator[tuple[str, list[str]]]:
     text, fields, ranked = f"{key}:text", f"{key}:fields", f"{key}:ranked"
     calls: dict[str, list[str]] = {
         "ping": [],
+        "asking": [],
+        "cluster|slots": [],
         "time": [],
         "info": ["server"],
         "client|setinfo": ["LIB-VER", "0"],
@@ -204,7 +270,8 @@ def _tried(key: str) -> Iterator[tuple[str, list[str]]]:
         "ssubscribe": [key],
         "sunsubscribe": [key],
     }
-    for name in sorted(COMMANDS, key=[*calls, *COMMANDS].index):
+    useless = () if in_cluster else COMMANDS_OF_CLUSTERS
+    for name in sorted({*COMMANDS} - {*useless}, key=[*calls, *COMMANDS].index):
         yield name, [*name.split("|"), *calls[name]]
     # One of this pair may be forbidden.
     for name, arguments in (("unlink", [fields, ranked]), ("del", [fields, ranked])):

@@ -104,7 +104,7 @@ class ClientIdKeeper:
             _log.warning("%s", self._displaced)
             self._on_displaced(self._displaced)
         # other connections take one that they do not hear for dead, unless it renews its lease
-        return self._lease.renew_every if self._presence.alive() else _SOON_S
+        return self._lease.renew_every if self._presence.alive(self._lease.channel) else _SOON_S
 
     def _end(self) -> None:
         """Release the client id. Never raises: a lease that is not released ends with its time-out."""

@@ -10,6 +10,7 @@ from kafkadur.runtime.waiters import Waiters
 from kafkadur.settings import Settings
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle
+from kafkadur_coordinators.redis.cluster import Listener
 from kafkadur_coordinators.redis.coordinator import Recorder, RedisCoordinator
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.keys import SubscriptionKey
@@ -20,7 +21,7 @@ def coordinator_of(
     *,
     recorder: Recorder | None = None,
     on_warning: Callable[[str], None] | None = None,
-    on_connect: Callable[[str], None] | None = None,
+    listener: Listener | None = None,
 ) -> RedisCoordinator:
     """Return a client of Redis, not connected yet; parameters as of `RedisCoordinator`."""
     return RedisCoordinator(
@@ -29,7 +30,7 @@ def coordinator_of(
         state_version=settings.state_version,
         recorder=recorder,
         on_warning=on_warning,
-        on_connect=on_connect,
+        listener=listener,
     )
 
 
@@ -85,5 +86,4 @@ def waiters_of(
         coordinator=coordinator,
         replicas=settings.replicas,
         patience=settings.level_timeout.total_seconds(),
-        beacon=f"{settings.prefix}:{settings.namespace}:replicated",
     )

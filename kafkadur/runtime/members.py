@@ -193,7 +193,9 @@ class Members:
             terms,
             Callbacks(
                 readers=partial(self._readers, attachment),
-                heard_since=self.presence.heard_since,
+                heard_since=partial(
+                    self.presence.heard_since, attachment.address.channel(membership.session.member)
+                ),
                 request_exchange=thread.request_exchange,
                 exchange_inline=partial(thread.assist, inline=wanted.inline),
                 write_dead_letter=self.dead_letters.write,

@@ -26,6 +26,7 @@ from kafkadur.settings import Settings
 from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.redis import presence as presences
+from kafkadur_coordinators.redis.cluster import Listener
 from kafkadur_coordinators.redis.coordinator import Recorder, RedisCoordinator
 from kafkadur_sharing.errors import KafkadurError
 
@@ -63,7 +64,7 @@ class Opened:
         self.journal = kafka.journal()
         self._topics = kafka.topics()
         self._presence = presences.acquire(settings.redis, settings.redis_timeout.total_seconds())
-        self._coordinator = self._new_coordinator(self._presence.be_at)
+        self._coordinator = self._new_coordinator(self._presence)
         self.lifecycle = lifecycle_of(
             settings, coordinator=self._coordinator, journal=self.journal, topics=self._topics
         )
@@ -94,9 +95,9 @@ class Opened:
         )
         self.thread.start()
 
-    def _new_coordinator(self, on_connect: Callable[[str], None] | None = None) -> RedisCoordinator:
+    def _new_coordinator(self, listener: Listener | None = None) -> RedisCoordinator:
         return coordinator_of(
-            self._settings, recorder=self._recorder, on_warning=_log.warning, on_connect=on_connect
+            self._settings, recorder=self._recorder, on_warning=_log.warning, listener=listener
         )
 
     def connect(self) -> Future[None]:
@@ -118,7 +119,7 @@ class Opened:
 
         `on_displaced` is called, in any thread, when another connection has taken the client id.
         """
-        coordinator = self._new_coordinator()
+        coordinator = self._new_coordinator(self._presence)
         make = partial(
             ClientIdLease,
             coordinator,

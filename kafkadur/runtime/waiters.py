@@ -11,6 +11,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from confluent_kafka import KafkaException
 from kafkadur.consumer.chunk import Chunk, Confirmation
 from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.lifecycle import Subscription
+from kafkadur_coordinators.redis.cluster import Place
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from kafkadur_sharing.definition import AckLevel
 from kafkadur_sharing.errors import KafkadurError, LeaseLost, LevelNotReached
@@ -106,21 +108,18 @@ class Waiters:
         coordinator: Callable[[], RedisCoordinator],
         replicas: int,
         patience: float,
-        beacon: str,
     ) -> None:
         """`on_journal` is called when an acknowledgement begins to wait for the journal.
 
         `coordinator` makes the client of this thread when it is first used.
         `replicas`: the number of replicas that must have a write for the level `replicated`; `patience`:
-        seconds after which a wait for a level times out; `beacon`: a Redis key that is written so that WAIT
-        has something to wait for.
+        seconds after which a wait for a level times out.
         """
         self._on_journal = on_journal
         self._make_coordinator = coordinator
         self._coordinator: RedisCoordinator | None = None
         self._replicas = replicas
         self._patience = patience
-        self._beacon = beacon
         self._lock = threading.Lock()
         self._bell = threading.Event()
         self._numbers = itertools.count(1)
@@ -221,16 +220,22 @@ class Waiters:
         if self._coordinator is None:
             self._coordinator = self._make_coordinator()
         coordinator = self._coordinator
-        # this server must have the state of the lease, else WAIT would wait for unrelated writes
+        # the server must have the state of the lease, else WAIT would wait for unrelated writes
+        servers = [coordinator.server_of(asker.subscription.address.root) for asker, _ in asked]
         calls = [
             coordinator.inspecting(asker.subscription.address, asker.origin.id, asker.origin.state, ())
             for asker, _ in asked
         ]
         held = [reply.incarnation if reply.code == "OK" else 0 for reply in coordinator.run_many(calls)]
-        coordinator.command("SET", self._beacon, "1", "PX", 60_000)
-        if coordinator.command("WAIT", self._replicas, _WAIT_MS) >= self._replicas:
-            for (asker, waits), incarnation in zip(asked, held, strict=True):
-                self.resolve(asker, waits, incarnation)
+        by_server: dict[Place, list[tuple[Asker, list[Wait], int]]] = defaultdict(list)
+        for (asker, waits), server, incarnation in zip(asked, servers, held, strict=True):
+            by_server[server].append((asker, waits, incarnation))
+        for server, some in by_server.items():
+            root = some[0][0].subscription.address.root
+            done = coordinator.replicate(f"{root}replicated", self._replicas, patience_ms=_WAIT_MS)
+            if done and coordinator.server_of(root) == server:  # it is the one that was asked first
+                for asker, waits, incarnation in some:
+                    self.resolve(asker, waits, incarnation)
 
     def _give_up(self, *, everything: bool) -> None:
         """Time out waits."""

@@ -39,6 +39,7 @@ from kafkadur_coordinators.interface import MAX_PARTITIONS, MemberKind
 from kafkadur_coordinators.journal.origins import state_of
 from kafkadur_coordinators.lifecycle import Membership, Subscription
 from kafkadur_coordinators.redis import presence as presences
+from kafkadur_coordinators.redis.cluster import Place, SlotMap
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal
 from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_coordinators.settlement_states import SettlementState, settlement_of
@@ -133,11 +134,17 @@ class Attachment:
         self._thread = threading.Thread(target=self._main, name="kafkadur-spark", daemon=True)
 
     def _new_coordinator(self) -> RedisCoordinator:
-        return coordinator_of(self.settings, on_warning=_log.warning, on_connect=self._be_at)
+        return coordinator_of(self.settings, on_warning=_log.warning, listener=self)
 
-    def _be_at(self, run_id: str) -> None:
+    def be_at(self, place: Place) -> None:
+        """As `Listener`."""
         if self._presence is not None:
-            self._presence.be_at(run_id)
+            self._presence.be_at(place)
+
+    def follow(self, slots: SlotMap) -> None:
+        """As `Listener`."""
+        if self._presence is not None:
+            self._presence.follow(slots)
 
     # -- opening and closing
 

@@ -16,10 +16,12 @@ from kafkadur_sharing.names import validate_namespace
 #: Commands that connections send by themselves, or that scripts call for them; a script may do only what its
 #: caller may. Sorted, with the subcommand behind a bar where only that is needed.
 COMMANDS: Final = (
+    "asking",
     "bitcount",
     "bitop",
     "bitpos",
     "client|setinfo",
+    "cluster|slots",
     "del",
     "eval",
     "evalsha",
@@ -52,6 +54,9 @@ COMMANDS: Final = (
     "zrange",
     "zrem",
 )
+
+#: Those of them that are needed only in a cluster.
+COMMANDS_OF_CLUSTERS: Final = ("asking", "cluster|slots")
 
 #: Those of them that are needed only for state of the version before, and by processes of that version.
 COMMANDS_BEFORE: Final = (

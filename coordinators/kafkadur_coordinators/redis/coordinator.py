@@ -1,43 +1,28 @@
 """The coordinator on Redis or Valkey: sends scripts, turns replies into values and codes into errors.
 
-One `RedisCoordinator` is one connection to one server, used by one thread at a time. It never repeats a
-call by itself: the caller knows which call may be repeated (an exchange under its number) and which state a
-broken connection leaves. The rules are in `lua/`; `lifecycle.py` decides which members may attach.
+One `RedisCoordinator` is used by one thread at a time. It never repeats a call that a server may have run:
+the caller knows which call may be repeated (an exchange under its number) and which state a broken connection
+leaves. `cluster.py` knows which server has a subscription's keys, `link.py` talks to it. The rules are in
+`lua/`; `lifecycle.py` decides which members may attach.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, TypeVar, cast
 
 import hiredis
 import msgpack
-from redis.exceptions import (
-    AuthenticationError,
-    ClusterDownError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import AskError, NoScriptError
 
 from kafkadur_coordinators.interface import Inspection, Known
 from kafkadur_coordinators.redis import scripts
+from kafkadur_coordinators.redis.cluster import Listener, Place, Servers, SlotMap
+from kafkadur_coordinators.redis.link import Link
 from kafkadur_coordinators.redis.replies import inspection, known, text_of
-from kafkadur_coordinators.redis.server import (
-    caused_by,
-    is_watched,
-    open_server,
-    refused_by_tls,
-    shown,
-    what_to_check,
-)
 from kafkadur_coordinators.redis.wire import (
     Active,
     DetachRequest,
@@ -48,17 +33,19 @@ from kafkadur_coordinators.redis.wire import (
     Request,
     read_reply,
 )
-from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
+from kafkadur_sharing.errors import CoordinatorUnavailable, KafkadurError, StateLost
+
+T = TypeVar("T")
 
 #: Version of the shared state of new subscriptions, and that of the version before, which is understood, too.
 STATE_VERSION, STATE_VERSION_BEFORE = 3, 1
-#: Oldest Redis or Valkey that is used.
-OLDEST = (7, 2)
 
 #: One script call: name, keys, request.
 Call = tuple[str, Sequence[str], Sequence[object]]
 #: Script calls that are sent before the first reply is read.
 _AT_ONCE = 200
+#: Nodes of a cluster that may name another one before the call fails.
+_REDIRECTIONS: Final = 5
 #: The id of no member.
 _NOBODY: Final = "-"
 
@@ -135,11 +122,22 @@ def pack(request: Sequence[object]) -> bytes:
     return cast("bytes", msgpack.packb(request, use_bin_type=False))
 
 
-class RedisCoordinator:
-    """One connection to the server that holds the coordination state.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sent:
+    """Calls to one server whose replies were not read yet."""
 
-    Not thread-safe. Every method that talks to the server raises `CoordinatorUnavailable` when it does not
-    answer within the time-out, and `CoordinatorRefused` when it can't be used; a script's refusal is raised
+    link: Link
+    connection: Any
+    calls: Sequence[Call]
+    #: their places among all calls that were sent together
+    places: Sequence[int]
+
+
+class RedisCoordinator:
+    """Connections to the servers that hold the coordination state: one server, or the nodes of a cluster.
+
+    Not thread-safe. Every method that talks to a server raises `CoordinatorUnavailable` when it does not
+    answer within the time-out, and `CoordinatorRefused` when it cannot be used; a script's refusal is raised
     as `Refusal`.
     """
 
@@ -152,212 +150,110 @@ class RedisCoordinator:
         clock: Callable[[], int] | None = None,
         state_version: int = STATE_VERSION,
         on_warning: Callable[[str], None] | None = None,
-        on_connect: Callable[[str], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         """Remember the address (`server.py`); connects at the first call.
 
         `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the
         server's clock in scripts: for tests. `state_version`: of subscriptions that are
-        created or rebuilt. `on_connect` is told the run id of a server that can be used.
+        created or rebuilt. `listener` is told which servers run scripts.
         """
-        self._redis = open_server(url, timeout=timeout)
-        self._url = url
-        self._where = shown(url)
-        self._connection: Any = None
-        #: whether a reply was not read: an exception of a signal handler may break a call off, and the reply
-        #: must not be taken for that of another call
-        self._asking = False
-        #: calls whose replies were not read yet, and their connection
-        self._sent: tuple[Any, Sequence[Call]] = (None, ())
-        #: scripts that the server has, as far as this connection knows
-        self._loaded: set[str] = set()
-        #: there was a master at this address
-        self._used = False
-        self._run_id = ""
+        self._servers = Servers(
+            url, timeout=timeout, on_warning=on_warning or (lambda _: None), listener=listener
+        )
+        #: calls whose replies were not read yet
+        self._sent: Sequence[_Sent] = ()
         self._recorder = recorder
         self._clock = clock
         self.state_version = state_version
-        self._on_warning = on_warning
-        self._on_connect = on_connect
 
-    # -- the connection
+    # -- the connections
 
     def connect(self) -> None:
-        """Connect and look at the server, unless that was done on this connection.
+        """Connect and look at the server, or at one node of a cluster, unless that was done.
 
         Raises `CoordinatorRefused` if the server is too old or may evict state.
         """
-        if self._asking:
-            self.disconnect()
-        if self._connection is not None:
-            return
-        try:
-            connection = self._redis.connection_pool.get_connection()
-        except (RedisError, OSError) as error:
-            self._unavailable(error)
-        except BaseException:  # of a signal handler: the pool may have a connection that has not logged in
-            self._redis.connection_pool.disconnect()
-            raise
-        self._connection = connection
-        try:
-            self._check_server()
-        except BaseException:
-            self.disconnect()
-            raise
-        self._used = True
-        if self._on_connect is not None:
-            self._on_connect(self._run_id)
+        self._servers.connect()
 
     def reach(self) -> None:
-        """Raise an error unless the server answers now, also over a connection that was made before."""
-        self.command("PING")
-
-    def disconnect(self) -> None:
-        """Close the connection; the next call opens a new one."""
-        connection, self._connection = self._connection, None
-        self._asking = False
-        self._loaded.clear()
-        if connection is not None:
-            connection.disconnect()
-            self._redis.connection_pool.release(connection)
+        """Raise an error unless all servers answer now, also over connections that were made before."""
+        for link in self._servers.everyone():
+            link.command("PING")
 
     def close(self) -> None:
-        """Close the connection for good."""
-        self.disconnect()
-        self._redis.close()
+        """Close the connections for good."""
+        self._servers.close()
 
-    def _check_server(self) -> None:
-        info = self._info("server", "memory", "persistence", "replication", "cluster")
-        #: of the process at the other end, which is the same as long as the connection
-        self._run_id = info.get("run_id", "")
-        version = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2])
-        if version < OLDEST:
-            raise CoordinatorRefused(
-                "This Redis is too old.",
-                state=f"version {info.get('redis_version')}",
-                owner=self._where,
-                remedy="use Redis or Valkey 7.2 or newer",
-            )
-        if info.get("role", "master") != "master":
-            # where a master is expected because there was one, or Sentinels say so, there will be one again
-            passing = self._used or is_watched(self._url)
-            raise (CoordinatorUnavailable if passing else CoordinatorRefused)(
-                "This Redis is a replica.",
-                state=f"role {info['role']}",
-                owner=self._where,
-                remedy="wait until the address leads to the new master"
-                if passing
-                else "connect to the master",
-            )
-        policy = info.get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
-            raise CoordinatorRefused(
-                "This Redis may evict coordination state when memory is short.",
-                state=f"maxmemory-policy {policy}",
-                owner=self._where,
-                remedy="set maxmemory-policy noeviction",
-            )
-        loading = info.get("loading", "0") != "0"  # says that it has no append-only file while it reads it
-        if info.get("aof_enabled", "0") == "0" and not loading and self._on_warning:
-            self._on_warning(
-                f"Redis at {self._where} keeps no append-only file: after its restart messages since the "
-                "mirrored floor are delivered again. Set appendonly yes to avoid that."
-            )
+    def command(self, name: str, *arguments: str | bytes | float, at: str | None = None) -> Any:  # noqa: ANN401 - a server's answer has any type
+        """Send one plain command to the server that has the key or channel `at`, and return its answer.
 
-    def _info(self, *sections: str) -> dict[str, str]:
-        text = text_of(self.command("INFO", *sections))
-        pairs = (line.partition(":") for line in text.splitlines() if line and not line.startswith("#"))
-        return {name: value for name, _, value in pairs}
+        `at` None: the first argument is the key.
+        """
+        key = at or (str(arguments[0]) if arguments else "")
+        return self._redirected(key, lambda link: link.command(name, *arguments))
 
-    def command(self, *arguments: str | bytes | float) -> Any:  # noqa: ANN401 - a server's answer has any type
-        """Send one plain command and return its answer."""
-        self.connect()
-        self._asking = True
-        try:
-            self._connection.send_command(*arguments)
-            reply = self._connection.read_response()
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            self._unavailable(error)
-        except ResponseError as error:
-            self._asking = False
-            self._explain(error)
-        self._asking = False
-        return reply
+    def replicate(self, key: str, replicas: int, *, patience_ms: int) -> bool:
+        """Write `key`, and return whether so many replicas of its server have that write in time."""
 
-    def _unavailable(self, error: Exception) -> NoReturn:
-        self.disconnect()
-        if (login := caused_by(error, AuthenticationError)) is not None:
-            raise CoordinatorRefused(
-                "Redis does not accept the user or password.",
-                state=str(error if is_watched(self._url) else login),
-                owner=self._where,
-                remedy="correct the credentials in the Redis URL",
-            ) from error
-        if (refused := refused_by_tls(self._url, error)) is not None:
-            raise CoordinatorRefused(
-                "Redis and this process do not agree on TLS.",
-                state=refused.state,
-                owner=self._where,
-                remedy=refused.remedy,
-            ) from error
-        raise CoordinatorUnavailable(
-            state=f"{type(error).__name__}: {error}",
-            owner=self._where,
-            remedy=f"{what_to_check(self._url)}; what was not confirmed is delivered again",
-        ) from error
+        def at(link: Link) -> bool:
+            link.command("SET", key, "1", "PX", 60_000)
+            return int(link.command("WAIT", replicas, patience_ms)) >= replicas
 
-    def _explain(self, error: ResponseError) -> NoReturn:
-        text = str(error)
-        # redis-py takes the code off the text of those errors that it has a class for
-        passing = isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError))
-        if passing or text.startswith(("MISCONF", "NOREPLICAS", "BUSY")):
-            if isinstance(error, ReadOnlyError) or text.startswith("NOREPLICAS"):
-                self.disconnect()  # it may not be the master any more: the next connection checks that
-            raise CoordinatorUnavailable(
-                state=f"{type(error).__name__}: {text}" if passing else text,
-                owner=self._where,
-                remedy="wait until the server has recovered, or give it memory or disk; nothing is lost",
-            ) from error
-        raise CoordinatorRefused(
-            "Redis refused a command.",
-            state=text,
-            owner=self._where,
-            remedy="give the user what `kafkadur acl redis` prints, if it is said to lack permission",
-        ) from error
+        return self._redirected(key, at)
+
+    def slots(self) -> SlotMap | None:
+        """Return which node of the cluster serves which slots; None: there is one server."""
+        return self._servers.slots()
+
+    def server_of(self, key: str) -> Place:
+        """Return the server that has a key, as far as is known."""
+        link = self._servers.of(key)
+        return Place(link.node, link.run_id)
+
+    def _redirected(self, key: str, call: Callable[[Link], T]) -> T:
+        """Return what `call` returns with the link to the server that has a key."""
+        link = self._servers.of(key)
+        for _ in range(_REDIRECTIONS):
+            try:
+                return call(link)
+            except AskError as error:  # MovedError is one, too
+                link = self._servers.follow(error, link)
+        raise _circle(key)
 
     # -- scripts
 
     def run(self, name: str, keys: Sequence[str], request: Sequence[object]) -> Reply:
         """Run a script and return its reply, whatever its code."""
-        connection: Any = self._connection
-        if connection is None or self._asking:
-            self.connect()
-            connection = self._connection
-        self._asking = True
+        link = self._servers.of(keys[0])
         try:
-            connection.send_packed_command([self._packed(name, keys, request)])
+            raw = link.call(self._packed(link, name, keys, request))
+        except (NoScriptError, AskError) as error:
+            raw = self._run_otherwise(error, link, name, keys, request)
+        return self._taken(name, request, raw)
+
+    def _run_otherwise(
+        self, error: Exception, link: Link, name: str, keys: Sequence[str], request: Sequence[object]
+    ) -> Any:  # noqa: ANN401 - a server's answer has any type
+        """Run a script that the server does not have, or on the server that it names instead."""
+        for _ in range(_REDIRECTIONS):
+            if isinstance(error, AskError):
+                link = self._servers.follow(error, link)
             try:
-                reply = connection.read_response()
-            except NoScriptError:
                 text = self._script(name).text
-                connection.send_command("EVAL", text, len(keys), *keys, pack(request), self._run_id)
-                reply = connection.read_response()
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            self._unavailable(error)
-        except ResponseError as error:
-            self._asking = False
-            self._explain(error)
-        self._asking = False
-        return self._taken(name, request, reply)
+                return link.command("EVAL", text, len(keys), *keys, pack(request), link.run_id)
+            except AskError as another:
+                error = another
+        raise _circle(keys[0])
 
     def _script(self, name: str) -> scripts.Script:
         return scripts.load(name, trusts_clock=self._clock is not None)
 
-    def _packed(self, name: str, keys: Sequence[str], request: Sequence[object]) -> bytes:
+    def _packed(self, link: Link, name: str, keys: Sequence[str], request: Sequence[object]) -> bytes:
         # packed here: redis-py converts each argument in Python, which is a fifth of an exchange's cost
         # the number as text: hiredis crashes where a signal handler raises an exception while it makes one
         count = str(len(keys))
-        arguments: Any = ("EVALSHA", self._script(name).sha, count, *keys, pack(request), self._run_id)
+        arguments: Any = ("EVALSHA", self._script(name).sha, count, *keys, pack(request), link.run_id)
         return cast("bytes", hiredis.pack_command(arguments))  # the stub says: arguments of length one
 
     def _taken(self, name: str, request: Sequence[object], raw: list[Any]) -> Reply:
@@ -379,34 +275,47 @@ class RedisCoordinator:
         return replies
 
     def begin_many(self, calls: Sequence[Call]) -> None:
-        """Send script calls; `finish_many` reads the replies. Calls in between use another connection."""
-        self.connect()
-        for name in {call[0] for call in calls} - self._loaded:
-            self.command("SCRIPT", "LOAD", self._script(name).text)
-            self._loaded.add(name)
+        """Send script calls; `finish_many` reads the replies. Calls in between use other connections."""
+        servers: dict[int, Link] = {}
+        places: dict[int, list[int]] = defaultdict(list)
+        for place, (_, keys, _) in enumerate(calls):
+            link = self._servers.of(keys[0])
+            servers[id(link)] = link
+            places[id(link)].append(place)
+        sent: list[_Sent] = []
         try:
-            self._connection.send_packed_command([self._packed(*call) for call in calls])
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            self._unavailable(error)
-        self._sent, self._connection = (self._connection, calls), None
+            for which, link in servers.items():
+                some = [calls[place] for place in places[which]]
+                for name in {call[0] for call in some} - link.loaded:
+                    link.command("SCRIPT", "LOAD", self._script(name).text)
+                    link.loaded.add(name)
+                connection = link.send([self._packed(link, *call) for call in some])
+                sent.append(_Sent(link=link, connection=connection, calls=some, places=places[which]))
+        except BaseException:
+            _drop(sent)
+            raise
+        self._sent = sent
 
     def finish_many(self) -> list[Reply]:
         """Wait for the replies to the calls sent last, whatever the codes; raises as `run`."""
-        connection, calls = self._sent
-        if self._connection is not None:
-            self.disconnect()
-        self._sent, self._connection = (None, ()), connection
+        sent, self._sent = list(self._sent), ()
+        found: dict[int, Reply] = {}
+        moved: list[tuple[int, Call]] = []
         try:
-            replies = [connection.read_response() for _ in calls]
-        except (RedisConnectionError, RedisTimeoutError, NoScriptError, OSError) as error:
-            self._unavailable(error)  # of scripts: they were removed
-        except ResponseError as error:
-            self.disconnect()  # replies that were not read must not be taken for others
-            self._explain(error)
-        return [
-            self._taken(name, request, reply)
-            for (name, _, request), reply in zip(calls, replies, strict=True)
-        ]
+            while sent:
+                some = sent.pop(0)
+                replies = some.link.receive(some.connection, len(some.calls))
+                for place, call, raw in zip(some.places, some.calls, replies, strict=True):
+                    if isinstance(raw, AskError):
+                        moved.append((place, call))
+                    else:
+                        found[place] = self._taken(call[0], call[2], raw)
+        except BaseException:
+            _drop(sent)
+            raise
+        for place, call in moved:  # to the nodes that serve these keys now
+            found[place] = self.run(*call)
+        return [found[place] for place in sorted(found)]
 
     def call(self, name: str, keys: Sequence[str], request: Sequence[object]) -> Reply:
         """Run a script; raise `Refusal` unless it answers OK."""
@@ -481,8 +390,23 @@ class RedisCoordinator:
 
     def heard(self, channels: Sequence[str]) -> dict[str, bool]:
         """Return for each of these channels of one subscription whether a process listens on it."""
-        reply = self.command("PUBSUB", "SHARDNUMSUB", *channels)
+        reply = self.command("PUBSUB", "SHARDNUMSUB", *channels, at=channels[0])
         return {text_of(reply[i]): reply[i + 1] > 0 for i in range(0, len(reply), 2)}
+
+
+def _drop(sent: Iterable[_Sent]) -> None:
+    """Close connections whose replies nobody reads any more."""
+    for some in sent:
+        some.link.drop(some.connection)
+
+
+def _circle(key: str) -> CoordinatorUnavailable:
+    """The error for nodes that name each other."""
+    return CoordinatorUnavailable(
+        state="the nodes of the cluster name each other",
+        owner=f"key {key}",
+        remedy="wait until the nodes agree again; nothing is lost",
+    )
 
 
 def state_lost(display: str, detail: str) -> StateLost:

@@ -1,10 +1,14 @@
-"""How a Redis URL becomes a connection: servers and Sentinels, time-outs, TLS, and the address to be shown.
+"""How a Redis URL becomes a connection: servers, Sentinels, clusters, time-outs, TLS, the address shown.
 
 `redis+sentinel://[user:password@]host:port,host:port.../service[/db][?option=value&...]` names Sentinels and
 the service they watch; `rediss+sentinel://` is the same with TLS to them and to the server. User, password
 and options (those that redis-py takes in a URL) are the Redis server's, those that begin with `ssl_` the
 Sentinels' as well; the options `sentinel_username` and `sentinel_password` are the Sentinels' own. Every new
-connection asks them for the master of this moment. All other URLs are redis-py's.
+connection asks them for the master of this moment.
+
+`redis+cluster://[user:password@]host:port,host:port...[?option=value&...]` names some nodes of a cluster;
+`rediss+cluster://` is the same with TLS to all of them. The URL of one node will do as well, because a server
+says whether it is one; `cluster.py` finds the others. All other URLs are redis-py's.
 
 All connections of kafkadur to Redis are made here, so all take the same credentials and the same TLS. A URL
 holds passwords: it is never shown, its address is.
@@ -26,11 +30,14 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 
 #: Port of a Sentinel that is named without one.
 SENTINEL_PORT: Final = 26379
+#: Port of a node of a cluster that is named without one.
+NODE_PORT: Final = 6379
 #: Longest time one Sentinel may take, seconds: the others are asked after it.
 _ASK_S: Final = 1.0
 _PORTS: Final = 65_536
 _WATCHED: Final = ("redis+sentinel", "rediss+sentinel")
-_SCHEMES: Final = ("redis", "rediss", "unix", *_WATCHED)
+_CLUSTERED: Final = ("redis+cluster", "rediss+cluster")
+_SCHEMES: Final = ("redis", "rediss", "unix", *_WATCHED, *_CLUSTERED)
 _CHECKS: Final = "ssl_check_hostname"
 #: What OpenSSL says when a certificate is good, but for another host or address.
 _WRONG_NAME: Final = (62, 64)
@@ -38,19 +45,23 @@ _WRONG_NAME: Final = (62, 64)
 _EXAMPLE: Final = (
     "write redis+sentinel://host:port,host:port/service/db, and percent-encode what is special in a password"
 )
+_NODES: Final = "write redis+cluster://host:port,host:port, and percent-encode what is special in a password"
 _NO_URL: Final = (
-    "is no URL of Redis: write redis://, rediss://, unix:// or redis+sentinel://, and percent-encode what is "
-    "special in a password"
+    "is no URL of Redis: write redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, and "
+    "percent-encode what is special in a password"
 )
 
 E = TypeVar("E", bound=BaseException)
+
+#: Host and port of a server.
+Address = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Watched:
     """A service and the Sentinels that watch it."""
 
-    sentinels: tuple[tuple[str, int], ...]
+    sentinels: tuple[Address, ...]
     service: str
     #: arguments of connections to Sentinels
     asking: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -58,13 +69,24 @@ class _Watched:
     serving: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Clustered:
+    """Nodes of a cluster."""
+
+    nodes: tuple[Address, ...]
+    #: arguments of connections to all nodes
+    serving: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
 def check_url(url: str) -> None:
-    """Raise `ValueError` with the reason unless `url` names a server or Sentinels.
+    """Raise `ValueError` with the reason unless `url` names a server, Sentinels or nodes of a cluster.
 
     The error does not show the URL: the wrong part may belong to the password.
     """
     if is_watched(url):
         _watched(url)
+    elif is_clustered(url):
+        _clustered(url)
     else:
         try:
             parse_url(url)
@@ -84,10 +106,29 @@ def is_watched(url: str) -> bool:
     return _scheme(url) in _WATCHED
 
 
-def open_server(url: str, *, timeout: float) -> Redis:
+def is_clustered(url: str) -> bool:
+    """Whether it names nodes of a cluster."""
+    return _scheme(url) in _CLUSTERED
+
+
+def first_nodes(url: str) -> tuple[Address, ...]:
+    """Return the nodes of a cluster that a URL names; none if it is no URL of a cluster."""
+    return _clustered(url).nodes if is_clustered(url) else ()
+
+
+def address_of(url: str) -> Address | None:
+    """Return the address of the one server that a URL names; None: it names a socket file or several."""
+    if _scheme(url) not in ("redis", "rediss"):
+        return None
+    found = parse_url(url)
+    return str(found.get("host", "localhost")), int(found.get("port", NODE_PORT))
+
+
+def open_server(url: str, *, timeout: float, node: Address | None = None) -> Redis:
     """Return a client of the server; nothing is connected yet, and nothing is tried twice.
 
-    `timeout` in seconds bounds connecting and every answer. `rediss://` demands a certificate that a known
+    `timeout` in seconds bounds connecting and every answer. `node`: the node of a cluster; None: the first
+    that the URL names. `rediss://` demands a certificate that a known
     authority signed for the name in the URL, unless the URL's query says otherwise; of a server that
     Sentinels know, for the name or address that they tell.
     """
@@ -100,10 +141,20 @@ def open_server(url: str, *, timeout: float) -> Redis:
     }
     if is_watched(url):
         return _through_sentinels(_watched(url), options)
+    if is_clustered(url):
+        clustered = _clustered(url)
+        host, port = node or clustered.nodes[0]
+        return Redis(**{**options, **clustered.serving, "host": host, "port": port})
     if _scheme(url) == "unix":
         del options["socket_keepalive"]
     if _speaks_tls(url) and _CHECKS not in parse_qs(urlsplit(url).query):
         options[_CHECKS] = True  # older versions of redis-py leave it out by default
+    if node is not None:  # a cluster has one database
+        parts = urlsplit(url)
+        login, at, _ = parts.netloc.rpartition("@")
+        host, port = node
+        place = f"[{host}]" if ":" in host else host
+        url = parts._replace(netloc=f"{login}{at}{place}:{port}", path="").geturl()
     return Redis.from_url(url, **options)
 
 
@@ -141,7 +192,18 @@ class _Sentinels(Sentinel):
         raise MasterNotFoundError(f"no Sentinel knows a master of {service_name!r}{reason}") from cause
 
 
-def _watched(url: str) -> _Watched:
+class _Parts(NamedTuple):
+    """The parts of a URL that names several addresses."""
+
+    #: arguments of connections to the server
+    serving: dict[str, Any]
+    addresses: str
+    path: str
+    #: user and password of the Sentinels
+    own: dict[str, Any]
+
+
+def _parts(url: str) -> _Parts:
     try:
         parts = urlsplit(url)
         credentials, _, addresses = parts.netloc.rpartition("@")
@@ -154,27 +216,48 @@ def _watched(url: str) -> _Watched:
         raise ValueError(_NO_URL) from None
     if "@" in parts.path + parts.query or parts.fragment:  # of a password that is not percent-encoded
         raise ValueError(_NO_URL)
-    service, _, database = parts.path.lstrip("/").partition("/")
+    del server["host"]
+    given = {name: value for name, value in own.items() if value is not None}
+    return _Parts(server, addresses, parts.path.lstrip("/"), given)
+
+
+def _watched(url: str) -> _Watched:
+    parts = _parts(url)
+    service, _, database = parts.path.partition("/")
     if not service:
         raise ValueError(f"names no service: {_EXAMPLE}")
     if database and not (database.isdecimal() and len(database) < len(str(_PORTS))):
         raise ValueError(f"has a database that is no number: {_EXAMPLE}")
-    sentinels = tuple(_address(address) for address in addresses.split(","))
-    del server["host"]
+    sentinels = _addresses(parts.addresses, SENTINEL_PORT, f"a Sentinel that is not host:port: {_EXAMPLE}")
+    server = parts.serving
     if database:
         server["db"] = int(database)
     tls: dict[str, Any] = {"ssl": True, _CHECKS: True} if _speaks_tls(url) else {}
     secured = {name: value for name, value in server.items() if name.startswith("ssl_")}
-    asking = {name: value for name, value in own.items() if value is not None}
     return _Watched(
         sentinels=sentinels,
         service=unquote(service),
-        asking={**tls, **secured, **asking},
+        asking={**tls, **secured, **parts.own},
         serving={**tls, **server},
     )
 
 
-def _address(text: str) -> tuple[str, int]:
+def _clustered(url: str) -> _Clustered:
+    parts = _parts(url)
+    if parts.path.strip("0") or parts.own:
+        raise ValueError(f"has more than nodes and options, and a cluster has only database 0: {_NODES}")
+    nodes = _addresses(parts.addresses, NODE_PORT, f"a node that is not host:port: {_NODES}")
+    del parts.serving["db"]
+    tls: dict[str, Any] = {"ssl": True, _CHECKS: True} if _speaks_tls(url) else {}
+    return _Clustered(nodes=nodes, serving={**tls, **parts.serving})
+
+
+def _addresses(text: str, usual: int, otherwise: str) -> tuple[Address, ...]:
+    """Read `host:port,host:port`; `usual` is the port of an address without one, `otherwise` the error."""
+    return tuple(_address(each, usual, otherwise) for each in text.split(","))
+
+
+def _address(text: str, usual: int, otherwise: str) -> Address:
     if text.endswith("]"):  # an IPv6 address without a port
         host, port = text, ""
     else:
@@ -182,8 +265,8 @@ def _address(text: str) -> tuple[str, int]:
         host, port = (host, port) if colon else (port, "")
     named = port.isdecimal() and len(port) <= len(str(_PORTS)) and int(port) < _PORTS
     if not host.strip("[]") or (port and not named):
-        raise ValueError(f"names a Sentinel that is not host:port: {_EXAMPLE}")
-    return host.strip("[]"), int(port or SENTINEL_PORT)
+        raise ValueError(f"names {otherwise}")
+    return host.strip("[]"), int(port or usual)
 
 
 def _scheme(url: str) -> str:
@@ -217,12 +300,14 @@ class TlsRefusal(NamedTuple):
 def what_to_check(url: str) -> str:
     """Say what to check when a server does not answer. A TLS mismatch need not be reported by either side."""
     runs = "the Sentinels and Redis run" if is_watched(url) else "Redis runs"
+    if is_clustered(url):
+        runs = "the nodes of the cluster run"
     if _speaks_tls(url):
         return (
             f"check that {runs} and can be reached, that the port speaks TLS, and whether it asks for a "
             "certificate (ssl_certfile in the URL)"
         )
-    tls = "rediss+sentinel://" if is_watched(url) else "rediss://"
+    tls = f"rediss{_scheme(url).removeprefix('redis')}://" if "+" in _scheme(url) else "rediss://"
     return f"check that {runs} and can be reached, and that the port does not ask for TLS ({tls})"
 
 

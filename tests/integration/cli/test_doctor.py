@@ -206,7 +206,7 @@ GOOD: dict[str, Any] = {
         ({"redis_version": "7.0.15"}, "redis version", Level.PROBLEM),
         ({"redis_version": "10.0.0"}, "", Level.GOOD),
         ({"role": "slave"}, "redis role", Level.PROBLEM),
-        ({"cluster_enabled": 1}, "redis role", Level.PROBLEM),
+        ({"cluster_enabled": 1}, "", Level.GOOD),
         ({"aof_last_write_status": "err"}, "redis disk", Level.PROBLEM),
         ({"aof_enabled": 0}, "redis persistence", Level.WARNING),
         ({"aof_enabled": 0, "rdb_last_bgsave_status": "err"}, "redis disk", Level.PROBLEM),

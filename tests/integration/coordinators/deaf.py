@@ -39,5 +39,6 @@ class Deaf:
         self._left = max(self._left - 1, -1)
         if self._left == 0:
             # not through command(): this is the one command that is not answered
-            self.coordinator._connection.send_command("CLIENT", "REPLY", "SKIP")  # noqa: SLF001
+            link = self.coordinator._servers.of("")  # noqa: SLF001
+            link._connection.send_command("CLIENT", "REPLY", "SKIP")  # noqa: SLF001
             self._left = -1

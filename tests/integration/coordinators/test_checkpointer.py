@@ -57,7 +57,7 @@ def checkpoints_of(party: Party) -> CheckpointThread:
     return CheckpointThread(
         coordinator=coordinator,
         journal=lambda: Journal({"bootstrap.servers": party.kafka}, party.namespace, shards=2),
-        waiters=partial(Waiters, coordinator=coordinator, replicas=0, patience=10.0, beacon="beacon"),
+        waiters=partial(Waiters, coordinator=coordinator, replicas=0, patience=10.0),
         rebuild=lambda _coordinator, _journal, seen: pytest.fail(f"no later incarnation was begun: {seen}"),
     )
 

@@ -14,7 +14,7 @@ from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Stage
 from kafkadur.runtime.waiters import Waiters
-from kafkadur_coordinators.redis.presence import Presence
+from kafkadur_coordinators.redis.listening import ListeningConnection
 from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, speaks, take, wait_until
 
@@ -192,8 +192,8 @@ def test_retention_is_looked_at_after_a_look_that_failed(
 async def test_listening_goes_on_after_a_defect(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    once = Once(Presence, "_handle", 1)
-    monkeypatch.setattr(Presence, "_handle", once)
+    once = Once(ListeningConnection, "_handle", 1)
+    monkeypatch.setattr(ListeningConnection, "_handle", once)
     with caplog.at_level(logging.ERROR, "kafkadur.presence"):
         async with place.connect() as connection:
             subscription = await connection.subscribe(place.topic(range(2)), durable="d", start="earliest")
