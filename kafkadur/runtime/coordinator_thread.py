@@ -348,7 +348,7 @@ class CoordinatorThread:
         except LeaseLost as error:  # the application was interrupted in the middle of a change (`whole.py`)
             served.member.fail(error)
         except Exception as error:  # noqa: BLE001 - any defect
-            _fail(served.member, error)
+            fail_by_defect(served.member, error)
 
     def _attach_or_exchange(self, served: Served) -> None:
         if served.detached:
@@ -503,10 +503,10 @@ class CoordinatorThread:
             except KafkadurError:
                 return  # Redis does not answer, which the exchanges report
             except Exception as error:  # noqa: BLE001 - any defect
-                _fail(served.member, error)
+                fail_by_defect(served.member, error)
 
 
-def _fail(member: Member, defect: Exception) -> None:
+def fail_by_defect(member: Member, defect: Exception) -> None:
     """Fail a member with a defect that occurred in it. Never raises."""
     _log.error("%s met a defect", member.display, exc_info=defect)
     try:

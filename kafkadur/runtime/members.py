@@ -22,7 +22,7 @@ from kafkadur.history.writer import HistoryThread
 from kafkadur.message.serialization import Decoding
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
-from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
+from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served, fail_by_defect
 from kafkadur.runtime.dead_letters import DeadLetters
 from kafkadur.runtime.forked import refuse_forks_of
 from kafkadur.runtime.kafka_clients import KafkaClients
@@ -140,7 +140,10 @@ class Members:
 
         def woken(message: bytes) -> None:
             for member in wake:
-                member.wake(pushed(message))
+                try:
+                    member.wake(pushed(message))
+                except Exception as error:  # noqa: BLE001 - any defect; others listen in the same thread
+                    fail_by_defect(member, error)
 
         membership = thread.attach(
             wanted.request,

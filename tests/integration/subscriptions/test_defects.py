@@ -3,22 +3,27 @@
 import asyncio
 import logging
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
 import kafkadur
+from kafkadur.consumer.answers import Answers
 from kafkadur.consumer.member import Member
 from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Stage
 from kafkadur.runtime.waiters import Waiters
+from kafkadur_coordinators.interface import Pushed
 from kafkadur_coordinators.redis.listening import ListeningConnection
 from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, speaks, take, wait_until
 
 COUNT = 5
+#: Messages that two members who take turns do not settle before a turn comes with a wake.
+MANY = 200
 
 
 class Defective(Exception):
@@ -199,6 +204,42 @@ async def test_listening_goes_on_after_a_defect(
             subscription = await connection.subscribe(place.topic(range(2)), durable="d", start="earliest")
             assert numbers(await take(subscription, 2)) == [0, 1]
     assert "Traceback" in caplog.text
+
+
+async def test_a_member_is_told_of_a_defect_that_its_wake_met(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The turn comes with the wake (decision 47); the listening thread takes it in."""
+
+    def take_push(_answers: Answers, _push: Pushed) -> bool:
+        raise Defective("a push")
+
+    topic, settled = place.topic(range(MANY)), set[int]()
+    options: dict[str, Any] = {"durable": "d", "type": "serial", "window": 1, "start": "earliest"}
+
+    async def work(subscription: kafkadur.Subscription) -> None:
+        while len(settled) < MANY:
+            delivery = await next_of(subscription)
+            await delivery.ack()
+            settled.update(numbers([delivery]))
+
+    monkeypatch.setattr(Answers, "take_push", take_push)
+    async with place.connect() as one, place.connect() as two:
+        working = [
+            asyncio.create_task(work(await connection.subscribe(topic, **options)))
+            for connection in (one, two)
+        ]
+        done, others = await asyncio.wait(working, return_when=asyncio.FIRST_EXCEPTION, timeout=LIMIT_S)
+        for other in others:
+            other.cancel()
+        (error,) = (each.exception() for each in done)
+    assert isinstance(error, kafkadur.InternalError)
+    speaks(error, "a push", "log")
+    assert "Traceback" in caplog.text
+    monkeypatch.undo()
+    async with place.connect() as connection, await connection.subscribe(topic, **options) as subscription:
+        await asyncio.wait_for(work(subscription), LIMIT_S)
+    assert settled == set(range(MANY))
 
 
 async def test_an_error_callback_that_fails_costs_nothing(

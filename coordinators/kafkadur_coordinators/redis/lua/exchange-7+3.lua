@@ -267,7 +267,6 @@ end
 -- have: highest token before this exchange
 local function push(ctx, to, have, touched)
   local told = answer(ctx, to, have, touched, true, false, -1, false)
-  told[Reply.sequence] = ctx.sequence + 1 -- that of this exchange
   ctx.pushes[to.id] = cmsgpack.pack({ [Push.attachment] = to.n, [Push.number] = to.exchange, [Push.reply] = told })
 end
 
