@@ -302,6 +302,7 @@ class Connection(Subscribing, ClosingContext):
             connection_id=self.id,
             config=dict(config or {}),
             outdated=opened.rebuild,
+            tracing=self._tracing,
         )
         session = Session(transaction, ended=self._session_ended)
         self._sessions.append(session)

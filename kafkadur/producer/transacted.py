@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 
+from kafkadur.message.tracing import Tracing
 from kafkadur.producer.client import confluent_client, release
 from kafkadur.producer.outbox import Outgoing
 from kafkadur.producer.producer import Producer
@@ -39,10 +40,12 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
         connection_id: str,
         *,
         timeout: float,
+        tracing: Tracing | None = None,
     ) -> None:
         """Connect, and end the open transaction of another producer with the same transactional id.
 
-        `timeout`: seconds for the first request to Kafka. Raises `KafkaException`.
+        `timeout`: seconds for the first request to Kafka; `tracing` as in `Producer`. Raises
+        `KafkaException`.
         """
         self._timeout = timeout
         #: whether a transaction was begun that has not ended
@@ -52,7 +55,7 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
         #: how often the client was replaced
         self.renewals = 0
         self._beginning = threading.RLock()
-        super().__init__(config, client_id, connection_id, client=confluent_client)
+        super().__init__(config, client_id, connection_id, tracing=tracing, client=confluent_client)
         try:
             self._kafka.init_transactions(timeout)
         except BaseException:

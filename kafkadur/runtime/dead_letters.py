@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
+from kafkadur.message.tracing import Tracing
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 
@@ -105,12 +106,14 @@ class DeadLetters:
         *,
         client: Callable[[Mapping[str, Any]], Producer] | None = None,
         create: Callable[[Letter], None] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """`kafka` is confluent-kafka configuration.
 
         `client` makes the client that writes from its configuration, and `create` creates the topic of a
-        letter if it does not exist; by default both use Kafka.
+        letter if it does not exist; by default both use Kafka. `tracing` makes a span of each attempt.
         """
+        self._tracing = tracing
         self._make = client if client is not None else _client
         self._create = create if create is not None else self._create_in_kafka
         self._kafka = {name: value for name, value in kafka.items() if not callable(value)}
@@ -200,12 +203,23 @@ class DeadLetters:
             return None
 
     def _send(self, producer: Producer, letter: Letter) -> None:
-        def delivered(error: KafkaError | None, _: Message) -> None:
+        tracing, span = self._tracing, None
+        if tracing is not None:
+            span = tracing.writing(letter.topic, letter.message, letter.subscription, letter.cause)
+
+        def again(state: str) -> None:
+            if tracing is not None and span is not None:
+                tracing.not_written(span, state)
+            self._again(letter, state)
+
+        def delivered(error: KafkaError | None, written: Message) -> None:
             self._heard_at = time.monotonic()
             if error is not None:
                 self._known.discard(letter.topic)
-                self._again(letter, error.str())
+                again(error.str())
                 return
+            if tracing is not None and span is not None:
+                tracing.written(span, written)
             self._trouble = ""
             with self._idle:
                 self._open -= 1
@@ -223,11 +237,11 @@ class DeadLetters:
                 on_delivery=delivered,
             )
         except BufferError:
-            self._again(letter, "the producer's queue is full")
+            again("the producer's queue is full")
         except KafkaException as error:
-            self._again(letter, str(error.args[0]))
+            again(str(error.args[0]))
         except Exception as error:  # noqa: BLE001 - one letter must not end the thread
-            self._again(letter, repr(error))
+            again(repr(error))
 
     def _again(self, letter: Letter, state: str) -> None:
         if state != self._trouble:

@@ -15,6 +15,7 @@ from kafkadur.fetch.fetchers import Fetchers
 from kafkadur.fetch.kafka_thread import Receiver
 from kafkadur.history.kafka_log import KafkaLog
 from kafkadur.history.writer import HistoryLog
+from kafkadur.message.tracing import Tracing
 from kafkadur.producer.client import new_client
 from kafkadur.runtime.clients import journal_of, topics_of
 from kafkadur.runtime.dead_letters import DeadLetters
@@ -41,9 +42,9 @@ class KafkaClients:
         """Return a client that asks about topics; raises `IllegalState` for wrong settings."""
         return topics_of(self._settings)
 
-    def dead_letters(self) -> DeadLetters:
-        """Return the writer of dead letters."""
-        return DeadLetters(self._settings.kafka)
+    def dead_letters(self, tracing: Tracing | None = None) -> DeadLetters:
+        """Return the writer of dead letters; `tracing` makes their spans."""
+        return DeadLetters(self._settings.kafka, tracing=tracing)
 
     def history(self) -> HistoryLog:
         """Return what writes delivery histories."""
@@ -73,6 +74,7 @@ class KafkaClients:
         connection_id: str,
         config: Mapping[str, Any],
         outdated: Callable[[Subscription, int], None],
+        tracing: Tracing | None = None,
     ) -> Transaction:
         """Return the transactions of a new session; parameters as of `Transaction`.
 
@@ -85,6 +87,7 @@ class KafkaClients:
             connection_id=connection_id,
             config=config,
             outdated=outdated,
+            tracing=tracing,
         )
 
     def elsewhere(self, settings: Settings) -> KafkaClients:

@@ -77,7 +77,7 @@ class Opened:
             waiters=waiters_of(settings, coordinator=self._new_coordinator),
             rebuild=rebuild_of(settings, topics=kafka.topics),
         )
-        self._dead_letters = kafka.dead_letters()
+        self._dead_letters = kafka.dead_letters(tracing)
         self._watch = RetentionWatch(kafka.topics, every=settings.retention_check.total_seconds())
         self._history = HistoryThread(kafka.history)
         self.members = Members(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
+from kafkadur.message.tracing import Tracing
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.runtime.clients import topics_of
 from kafkadur.settings import Settings
@@ -79,13 +80,16 @@ class Transaction:
         connection_id: str,
         config: Mapping[str, Any],
         outdated: Callable[[Subscription, int], None] = lambda _subscription, _incarnation: None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Use and close `journal`; `config` is confluent-kafka configuration of the producer.
 
         `outdated` is called with a subscription of which the journal has a later incarnation than its
-        members: until it is rebuilt, none of its messages can be committed.
+        members: until it is rebuilt, none of its messages can be committed. `tracing` as in `Producer`.
         """
         self._outdated = outdated
+        #: makes spans; None: there are none
+        self.tracing = tracing
         self.session = uuid.uuid4().hex
         self._settings = settings
         self._journal = journal
@@ -121,7 +125,11 @@ class Transaction:
         config = settings_of({**settings.kafka, **self._config}, settings.namespace, self.session)
         self._beside.open()
         self._producer = TransactedProducer(
-            config, settings.client_id, self._connection_id, timeout=settings.kafka_timeout.total_seconds()
+            config,
+            settings.client_id,
+            self._connection_id,
+            timeout=settings.kafka_timeout.total_seconds(),
+            tracing=self.tracing,
         )
 
     @property

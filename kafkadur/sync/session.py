@@ -145,13 +145,16 @@ class Session(ClosingContext):
         drained(transaction.producer)
         self._note_outcome(outcome_unknown=True)
         self._taken = [(each, each.take_handed()) for each in self._subscriptions]
-        if self._take_lost():
-            self._doing, self._job = ("rollback", transaction.roll_back(anew=True))
+        with self._traced("commit", transaction):
+            if self._take_lost():
+                self._doing, self._job = ("rollback", transaction.roll_back(anew=True))
+                self._finish(transaction)
+                raise rolled_back(
+                    "messages went to others before: a lease ended, or a subscription was closed"
+                )
+            parts = [part for each, records in self._taken for part in each.parts_of(records)]
+            self._doing, self._job = ("commit", transaction.commit(parts))
             self._finish(transaction)
-            raise rolled_back("messages went to others before: a lease ended, or a subscription was closed")
-        parts = [part for each, records in self._taken for part in each.parts_of(records)]
-        self._doing, self._job = ("commit", transaction.commit(parts))
-        self._finish(transaction)
 
     def rollback(self) -> None:
         """Roll back the received and the sent messages.
@@ -166,7 +169,20 @@ class Session(ClosingContext):
             self._finish(transaction)
         drained(transaction.producer)
         self._doing, self._job = ("rollback", transaction.roll_back(anew=self._take_lost() > 0))
-        self._finish(transaction)
+        with self._traced("rollback", transaction):
+            self._finish(transaction)
+
+    def _traced(self, name: str, transaction: Transaction) -> contextlib.AbstractContextManager[None]:
+        """Surround a commit or rollback with a span, if there are spans."""
+        if transaction.tracing is None:
+            return contextlib.nullcontext()
+        messages = [
+            chunk.messages[index]
+            for _, records in self._taken
+            for chunk, indices in records
+            for index in indices
+        ]
+        return transaction.tracing.committing(name, messages if name == "commit" else None)
 
     def _finish(self, transaction: Transaction) -> None:
         """Wait for the end of a commit or rollback, which a cancelled call may have begun."""

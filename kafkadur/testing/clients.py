@@ -11,6 +11,7 @@ from kafkadur.consumer.fetch_state import Reading
 from kafkadur.fetch.kafka_thread import Receiver
 from kafkadur.history.kafka_log import KafkaLog
 from kafkadur.history.writer import HistoryLog
+from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.dead_letters import DeadLetters, Letter
 from kafkadur.runtime.kafka_clients import KafkaClients
 from kafkadur.runtime.stages import Probe
@@ -46,9 +47,9 @@ class MemoryClients(KafkaClients):
         """Return a client that asks about topics."""
         return MemoryTopics(self._log)
 
-    def dead_letters(self) -> DeadLetters:
-        """Return the writer of dead letters."""
-        return DeadLetters({}, client=self.producer, create=self._create)
+    def dead_letters(self, tracing: Tracing | None = None) -> DeadLetters:
+        """Return the writer of dead letters; `tracing` makes their spans."""
+        return DeadLetters({}, client=self.producer, create=self._create, tracing=tracing)
 
     def history(self) -> HistoryLog:
         """Return what writes delivery histories."""
@@ -74,6 +75,7 @@ class MemoryClients(KafkaClients):
         connection_id: str,  # noqa: ARG002
         config: Mapping[str, Any],  # noqa: ARG002
         outdated: Callable[[Subscription, int], None],  # noqa: ARG002
+        tracing: Tracing | None = None,  # noqa: ARG002
     ) -> Transaction:
         """Raise `IllegalState`: only a real Kafka has transactions."""
         _refuse("transacted sessions")

@@ -18,7 +18,7 @@ import kafkadur
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.errors import DeliveryFailed, IllegalState
-from tests.integration.subscriptions.helpers import LIMIT_S, Place, ordered_producer
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, ordered_producer, take
 
 
 @pytest.fixture(scope="session")
@@ -268,6 +268,88 @@ async def test_a_transacted_session_gives_no_verdicts(place: Place) -> None:
         for delivery in batch:
             with pytest.raises(IllegalState, match="no verdict of its own"):
                 delivery.ack_nowait()
+
+
+async def test_a_transaction_is_one_span_linked_to_what_it_settles(
+    place: Place, spans: InMemorySpanExporter
+) -> None:
+    topic, out = place.topic(), place.topic()
+    async with (
+        place.connect(tracing=True) as connection,
+        connection.session(transacted=True) as session,
+        await connection.subscribe(topic, durable="d", start="earliest", session=session) as subscription,
+    ):
+        with connection.producer() as producer:
+            for number in range(2):
+                await producer.send(topic, str(number))
+        first = named(spans, "send")
+        assert len(await take(subscription, 2)) == 2
+        await session.rollback()
+        rolled_back = one(spans, "rollback")
+        assert about(rolled_back)["operation.type"] == "settle"
+        assert len(await take(subscription, 2)) == 2
+        with trace.get_tracer("test").start_as_current_span("ours") as ours:
+            await session.producer().send(out, b"secret")
+            await session.commit()
+    committed, sent = one(spans, "commit"), named(spans, "send")[-1]
+    here = ours.get_span_context()
+    assert parent(committed) == parent(sent) == (here.trace_id, here.span_id)
+    assert about(sent)["destination.name"] == out
+    assert about(committed) == {
+        "system": "kafka",
+        "operation.name": "commit",
+        "operation.type": "settle",
+        "batch.message_count": 2,
+        "client.id": "c1",
+    }
+    links = [(link.context.trace_id, link.context.span_id) for link in committed.links]
+    assert sorted(links) == sorted(map(context, first))
+    assert "secret" not in "".join(span.to_json() for span in spans.get_finished_spans())
+
+
+async def test_a_commit_that_is_rolled_back_is_an_error(place: Place, spans: InMemorySpanExporter) -> None:
+    topic = place.topic([1])
+    async with (
+        place.connect(tracing=True) as connection,
+        connection.session(transacted=True) as session,
+        await connection.subscribe(topic, durable="d", start="earliest", session=session) as subscription,
+    ):
+        await take(subscription, 1)
+        await subscription.close()
+        with pytest.raises(kafkadur.TransactionRolledBack):
+            await session.commit()
+    committed = one(spans, "commit")
+    assert committed.status.status_code is StatusCode.ERROR
+    assert about(committed)["error.type"] == "TransactionRolledBack"
+
+
+async def test_a_dead_letter_is_sent_in_the_trace_of_its_message(
+    place: Place, spans: InMemorySpanExporter
+) -> None:
+    """Whether the application rejects the message, or its attempts are used up."""
+    topic = place.topic()
+    async with (
+        place.connect(tracing=True) as connection,
+        await connection.subscribe(
+            topic, durable="d", start="earliest", redelivery=kafkadur.Redelivery(max_attempts=1)
+        ) as subscription,
+    ):
+        with connection.producer() as producer:
+            for number in range(2):
+                await producer.send(topic, str(number))
+        sent = named(spans, "send")
+        rejected, used_up = await take(subscription, 2)
+        await rejected.reject("bad")
+        await used_up.rollback()
+    letters = [span for span in named(spans, "send") if span.name == f"send {topic}.dead"]
+    causes = {about(span)["kafkadur.dead_letter.cause"]: span for span in letters}
+    assert causes.keys() == {"rejected", "attempts"}
+    assert parent(causes["rejected"]) == context(sent[0])
+    assert parent(causes["attempts"]) == context(sent[1])
+    for span in letters:
+        assert span.kind is SpanKind.PRODUCER
+        assert about(span)["destination.subscription.name"] == "c1/d (unrestricted)"
+        assert span.status.status_code is StatusCode.UNSET
 
 
 async def test_without_the_setting_there_is_nothing(place: Place, spans: InMemorySpanExporter) -> None:
