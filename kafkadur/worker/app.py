@@ -29,6 +29,7 @@ from kafkadur.worker.options import (
 )
 from kafkadur_sharing.decisions import OTHER_PARTS, parts_given, validate_on_change
 from kafkadur_sharing.definition import SubscriptionType
+from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.numbers import MOST_PRIORITY, check_function, check_integer
 from kafkadur_sharing.plain import meant
@@ -60,6 +61,31 @@ def check_options(topic: str, options: SubscribeOptions) -> None:
     check_function("on_event", options.get("on_event"))
 
 
+def _check_names(
+    topic: str | DistributedTopic, options: SubscribeOptions, running: Mapping[str, object]
+) -> None:
+    """Raise `IllegalState` for an option that there is not."""
+    if unknown := sorted(options.keys() - SubscribeOptions.__annotations__.keys()):
+        known = ["durable", *SubscribeOptions.__annotations__, *running]
+        raise IllegalState(
+            f"A subscription of an app has no option {unknown[0]!r}.",
+            owner=f"the handler of topic {(topic if isinstance(topic, str) else topic.name)!r}",
+            remedy=meant(unknown[0], known),
+        )
+
+
+def _places(topic: str | DistributedTopic, options: SubscribeOptions) -> list[tuple[str, SubscribeOptions]]:
+    """Return the Kafka topics of a declaration, each with the options of its subscription.
+
+    Raises `InvalidDestination` for a topic member that the distributed topic does not have.
+    """
+    if isinstance(topic, str):
+        return [(topic, options)]
+    named = options.get("topic_member")
+    members = topic.members if named is None else (topic.member(named),)
+    return [(member.topic, {**options, "topic_member": member.name}) for member in members]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     """A handler and the subscription it works on."""
@@ -71,6 +97,8 @@ class Declared:
     options: Mapping[str, Any]
     #: arguments of `Subscription.run`
     running: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: the distributed topic of which `topic` is a member
+    distributed: DistributedTopic | None = None
 
     @property
     def name(self) -> str:
@@ -104,31 +132,43 @@ class App:
     # for type checkers: each type has its own options
     @overload
     def subscription(
-        self, topic: str, *, type: Literal["shared"] = "shared", **options: Unpack[SharedHandler]
+        self,
+        topic: str | DistributedTopic,
+        *,
+        type: Literal["shared"] = "shared",
+        **options: Unpack[SharedHandler],
     ) -> Callable[[Handler], Handler]: ...
     @overload
     def subscription(
-        self, topic: str, *, type: Literal["exclusive"], **options: Unpack[ExclusiveHandler]
+        self,
+        topic: str | DistributedTopic,
+        *,
+        type: Literal["exclusive"],
+        **options: Unpack[ExclusiveHandler],
     ) -> Callable[[Handler], Handler]: ...
     @overload
     def subscription(
-        self, topic: str, *, type: Literal["priority"], **options: Unpack[PriorityHandler]
+        self, topic: str | DistributedTopic, *, type: Literal["priority"], **options: Unpack[PriorityHandler]
     ) -> Callable[[Handler], Handler]: ...
     @overload
     def subscription(
-        self, topic: str, *, type: Literal["serial"], **options: Unpack[SerialHandler]
+        self, topic: str | DistributedTopic, *, type: Literal["serial"], **options: Unpack[SerialHandler]
     ) -> Callable[[Handler], Handler]: ...
     @overload
     def subscription(
-        self, topic: str, *, type: Literal["key-ordered"], **options: Unpack[KeyOrderedHandler]
+        self,
+        topic: str | DistributedTopic,
+        *,
+        type: Literal["key-ordered"],
+        **options: Unpack[KeyOrderedHandler],
     ) -> Callable[[Handler], Handler]: ...
     @overload
     def subscription(
-        self, topic: str, *, type: SubscriptionType, **options: Unpack[AnyHandler]
+        self, topic: str | DistributedTopic, *, type: SubscriptionType, **options: Unpack[AnyHandler]
     ) -> Callable[[Handler], Handler]: ...
     def subscription(
         self,
-        topic: str,
+        topic: str | DistributedTopic,
         *,
         durable: str | None = None,
         concurrency: int = 1,
@@ -151,10 +191,12 @@ class App:
         `attempts` to `failure_detail` are those of `Subscription.run`. As there, a handler that returns
         acknowledges its message, `Reject` sends it to dead letters, and any other exception rolls it back;
         after ten failed attempts it becomes a dead letter, unless `attempts` or the redelivery policy say
-        otherwise. The other options are those of `Connection.subscribe`. Raises `IllegalState` if two
-        handlers would share a name, for an unknown option, for values that `Connection.subscribe` would
-        refuse for any connection, for a parameter that asks for nothing known, and for a generator function,
-        because calling it runs nothing. Raises `InvalidSelector` and `InvalidDestination` as well.
+        otherwise. The other options are those of `Connection.subscribe`. On a distributed topic the handler
+        is called for each topic member, which has a subscription of its own (M2), or for the one that
+        `topic_member` names; a member that cannot be reached does not stop the others. Raises `IllegalState`
+        if two handlers would share a name, for an unknown option, for values that `Connection.subscribe`
+        would refuse for any connection, for a parameter that asks for nothing known, and for a generator
+        function, because calling it runs nothing. Raises `InvalidSelector` and `InvalidDestination` as well.
         """
         running = {
             "concurrency": concurrency,
@@ -169,28 +211,39 @@ class App:
             "on_undecodable": on_undecodable,
             "failure_detail": failure_detail,
         }
-        if unknown := sorted(options.keys() - SubscribeOptions.__annotations__.keys()):
-            known = ["durable", *SubscribeOptions.__annotations__, *running]
-            raise IllegalState(
-                f"A subscription of an app has no option {unknown[0]!r}.",
-                owner=f"the handler of topic {topic!r}",
-                remedy=meant(unknown[0], known),
-            )
-        check_options(topic, options)
+        _check_names(topic, options, running)
+        places = _places(topic, options)
+        for place, its_options in places:
+            check_options(place, its_options)
         check_limits(rate_limit, breaker)
 
         def declare(handler: Handler) -> Handler:
             check_handler(handler)
             with_arguments(handler, "the app", later=True)  # raises for an unknown parameter
-            made = Declared(handler=handler, topic=topic, durable=durable, options=options, running=running)
-            if any(each.name == made.name and each.topic == topic for each in self._declared):
-                raise IllegalState(
-                    "An app has one handler for a subscription.",
-                    state=f"a second handler for {made.name!r} of topic {topic!r}",
-                    owner="the app",
-                    remedy="raise concurrency= of the first, or give the second a subscription of its own",
+            made = [
+                Declared(
+                    handler=handler,
+                    topic=place,
+                    durable=durable,
+                    options=its_options,
+                    running=running,
+                    distributed=None if isinstance(topic, str) else topic,
                 )
-            self._declared.append(made)
+                for place, its_options in places
+            ]
+            for each in made:
+                self._check_new(each)
+            self._declared += made
             return handler
 
         return declare
+
+    def _check_new(self, made: Declared) -> None:
+        """Raise `IllegalState` if there is a handler for this subscription."""
+        if any((each.name, each.topic) == (made.name, made.topic) for each in self._declared):
+            raise IllegalState(
+                "An app has one handler for a subscription.",
+                state=f"a second handler for {made.name!r} of topic {made.topic!r}",
+                owner="the app",
+                remedy="raise concurrency= of the first, or give the second a subscription of its own",
+            )

@@ -23,11 +23,13 @@ from redis.backoff import ExponentialBackoff
 
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.delivery import Delivery
+from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.subscription import Subscription
 from kafkadur.handlers.arguments import with_arguments
 from kafkadur.handlers.results import check_result, is_coroutine_function
 from kafkadur.settings import Settings
 from kafkadur.worker.app import App, Declared
+from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import (
     CoordinatorUnavailable,
     IllegalState,
@@ -119,6 +121,8 @@ class Worker:
         self._beat = time.monotonic()
         self._on_stop: Callable[[], None] = lambda: None
         self._entering: asyncio.Timeout | None = None
+        #: distributed topics on the present connection, by the identity of the topic
+        self._opened: dict[int, Distributed] = {}
         #: number of subscriptions whose handlers, and of lifespans whose start, took longer than the deadline
         self.given_up = 0
 
@@ -187,6 +191,7 @@ class Worker:
 
     async def _serve(self, connection: Connection) -> None:
         """Serve until the stop; raise the error if a subscription cannot be served."""
+        self._opened.clear()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._closed, connection)
             if not await self._entered(stack, connection):
@@ -271,7 +276,14 @@ class Worker:
         declared = serving.declared
 
         async def attach() -> Subscription[Any, Any]:
-            return await connection.subscribe(declared.topic, durable=declared.durable, **declared.options)
+            if declared.distributed is None:
+                return await connection.subscribe(
+                    declared.topic, durable=declared.durable, **declared.options
+                )
+            options = dict(declared.options)
+            member = options.pop("topic_member")
+            distributed = self._distributed(connection, declared.distributed)
+            return await distributed.subscribe(member, durable=declared.durable, **options)
 
         try:
             while (subscription := await self._persistently(attach, [serving])) is not None:
@@ -281,6 +293,13 @@ class Worker:
             raise
         finally:
             serving.state = State.ENDED
+
+    def _distributed(self, connection: Connection, topic: DistributedTopic) -> Distributed:
+        """Return a distributed topic on a connection, which its members share."""
+        found = self._opened.get(id(topic))
+        if found is None:
+            found = self._opened[id(topic)] = connection.distributed(topic)
+        return found
 
     async def _work(self, serving: Serving, subscription: Subscription[Any, Any]) -> None:
         """Run the handler until the worker stops, or until the subscription is lost for a while."""

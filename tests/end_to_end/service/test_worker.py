@@ -184,6 +184,57 @@ def test_members_of_a_distributed_topic_are_told_apart() -> None:
     assert [each.name for each in app.declared] == ["d@east", "d@west", "d"]
 
 
+ORDERS = kafkadur.DistributedTopic(
+    name="orders",
+    members=(
+        kafkadur.TopicMember(name="east", topic="orders-east"),
+        kafkadur.TopicMember(name="west", topic="orders-west"),
+    ),
+)
+
+
+def test_a_handler_of_a_distributed_topic_has_a_subscription_on_each_member() -> None:
+    app = kafkadur.App()
+    app.subscription(ORDERS, durable="d")(print)
+    app.subscription(ORDERS, durable="one", topic_member="west")(print)
+    told = [(each.name, each.topic) for each in app.declared]
+    assert told == [("d@east", "orders-east"), ("d@west", "orders-west"), ("one@west", "orders-west")]
+    with pytest.raises(IllegalState, match="a second handler for 'd@west' of topic 'orders-west'"):
+        app.subscription(ORDERS, durable="d", topic_member="west")(print)
+    with pytest.raises(kafkadur.InvalidDestination, match="no member 'north'"):
+        app.subscription(ORDERS, durable="d", topic_member="north")
+
+
+def test_a_worker_serves_all_members_of_a_distributed_topic(shop: Shop) -> None:
+    """One of them is on a cluster that cannot be reached: the others are served."""
+    other = shop.place.topic()
+    shop.place.publish(shop.topic, [1, 2])
+    shop.place.publish(other, [3])
+    shop.write(f"""
+        ORDERS = kafkadur.DistributedTopic(
+            name="orders",
+            members=(
+                kafkadur.TopicMember(name="east", topic=TOPIC),
+                kafkadur.TopicMember(name="west", topic={other!r}),
+                kafkadur.TopicMember(
+                    name="far", topic="far-orders", kafka={{"bootstrap.servers": "127.0.0.1:1"}}
+                ),
+            ),
+        )
+        app = kafkadur.App()
+
+        @app.subscription(ORDERS, durable="d", start="earliest")
+        async def handle(message):
+            note(message)
+    """)
+    worker = shop.start(KAFKADUR_KAFKA_TIMEOUT="1")
+    eventually(lambda: len(shop.notes()) == 3, "all messages")
+    assert sorted(note.value for note in shop.notes()) == ["1", "2", "3"]
+    assert worker.states() == {"d@east": "attached", "d@west": "attached", "d@far": "starting"}
+    assert worker.stop() == 0
+    assert "127.0.0.1:1" in worker.said
+
+
 def test_all_it_measures_is_documented(shop: Shop) -> None:
     shop.write(SHARED)
     worker = shop.start()
