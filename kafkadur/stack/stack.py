@@ -55,10 +55,10 @@ class Plan:
             raise StackError("replica=True needs valkey=True: a replica copies the stack's own Valkey.")
         if self.sentinels and not self.replica:
             raise StackError("sentinels need replica=True: without a replica no server can take over.")
-        if self.valkey_primaries and (self.replica or self.proxy or self.valkey_port or not self.valkey):
+        if self.valkey_primaries and (self.replica or self.valkey_port or not self.valkey):
             raise StackError(
-                "valkey_primaries excludes replica, sentinels, proxy, valkey_port and valkey=False: "
-                "the nodes of a cluster have replicas of their own, and lead past a proxy."
+                "valkey_primaries excludes replica, sentinels, valkey_port and valkey=False: "
+                "the nodes of a cluster have replicas and ports of their own."
             )
         if self.sentinels and self.proxy:
             raise StackError("sentinels and proxy=True exclude each other: Sentinels lead past a proxy.")
@@ -157,12 +157,12 @@ def embedded(
     ``valkey_primaries``: run a cluster of so many Valkey servers, 3 or more, with a replica each, instead of
     one. ``data``: folder that keeps the data (and ``logs``) for a later start with as many brokers; None: a
     temporary folder, and logs in the user's cache folder, which keeps those of the last 10 stacks.
-    ``proxy``: put a :class:`TcpProxy` before each broker, before Valkey and between it and its replica.
-    ``kafka``, ``valkey``: False omits the server. ``users``: the user in the URL ``redis`` may do no more
-    than kafkadur needs (``kafkadur acl redis``), the one in ``admin_redis`` everything. ``kafka_port``,
-    ``valkey_port``: fixed ports for the first broker and for Valkey; None: free ones. ``kafka_settings``,
-    ``valkey_settings``: settings of the servers that override the usual ones. ``progress`` is called with
-    (steps done, steps in all, text) while starting, from the calling thread.
+    ``proxy``: put a :class:`TcpProxy` before each broker, before Valkey and between it and its replica (not
+    before nodes of a cluster). ``kafka``, ``valkey``: False omits the server. ``users``: the user in the URL
+    ``redis`` may do no more than kafkadur needs (``kafkadur acl redis``), the one in ``admin_redis``
+    everything. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for Valkey; None: free
+    ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that override the usual ones.
+    ``progress`` is called with (steps done, steps in all, text) while starting, from the calling thread.
 
     Raises StackError: Java missing or too old, no network for the first download, busy port, full disk, or
     a server that does not start.

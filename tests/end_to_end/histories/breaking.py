@@ -19,10 +19,11 @@ import redis
 
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import Settings
-from kafkadur.stack import Stack
+from kafkadur.stack import Stack, TcpProxy, Valkey
+from kafkadur_coordinators.redis.cluster import slot_of
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
-from tests.end_to_end.histories.crew import Crew, Slot
+from tests.end_to_end.histories.crew import Crew, Process, Slot
 from tests.end_to_end.histories.faults import (
     ADMIN,
     FAULTS,
@@ -159,21 +160,28 @@ class Breaker:
         elif kind == "stop":
             process.stop()
             self._at(much * 2.5 * self._plan.session, lambda: self._whole(slot, number, process.go_on))
-        elif kind == "cut":
-            slot.proxy.cut(refuse=True)
-            self._at(max(much * 3 - 1, 0), lambda: self._whole(slot, number, slot.proxy.resume))
-        elif kind == "hole":
-            slot.proxy.pause()
-            self._at(much * 2.5 * self._plan.session, lambda: self._whole(slot, number, slot.proxy.resume))
-        elif kind == "delay":
-            slot.proxy.delay(0.02 + much / 2)
-            self._at(1 + 3 * much, lambda: self._whole(slot, number, lambda: slot.proxy.delay(0)))
         elif kind == FORK:
             process.order(FORK)
             self._at(0.1, lambda: self._told(slot, number))
+        else:
+            assert slot.proxy is not None, "only a single server has proxies"
+            self._break_connections(kind, slot, slot.proxy, process, number, much)
+
+    def _break_connections(
+        self, kind: str, slot: Slot, proxy: TcpProxy, process: Process, number: int, much: float
+    ) -> None:
+        if kind == "cut":
+            proxy.cut(refuse=True)
+            self._at(max(much * 3 - 1, 0), lambda: self._whole(slot, number, proxy.resume))
+        elif kind == "hole":
+            proxy.pause()
+            self._at(much * 2.5 * self._plan.session, lambda: self._whole(slot, number, proxy.resume))
+        elif kind == "delay":
+            proxy.delay(0.02 + much / 2)
+            self._at(1 + 3 * much, lambda: self._whole(slot, number, lambda: proxy.delay(0)))
         elif kind == FEW_FILES:
             process.order(f"{FEW_FILES}:{1 + 2 * much:.3f}")
-            slot.proxy.cut()
+            proxy.cut()
             self._at(1 + 2 * much, lambda: self._told(slot, number))
 
     def _fill(self, slot: Slot) -> None:
@@ -249,23 +257,28 @@ class Breaker:
                 return
 
 
-def _flush(stack: Stack, _crew: Crew, _much: float) -> None:
-    _command(stack, "FLUSHALL")
+def _primary(stack: Stack, much: float) -> Valkey:
+    """The server, or one of the primaries of the cluster."""
+    if stack.valkey_cluster is None:
+        assert stack.valkey is not None
+        return stack.valkey
+    primaries = stack.valkey_cluster.primaries()
+    return primaries[int(much * len(primaries))]
 
 
-def _command(stack: Stack, *command: str) -> None:
-    assert stack.valkey is not None
-    with redis.Redis.from_url(stack.valkey.admin_url) as client:
-        client.execute_command(*command)
+def _flush(stack: Stack, _crew: Crew, much: float) -> None:
+    with redis.Redis.from_url(_primary(stack, much).admin_url) as client:
+        client.execute_command("FLUSHALL")
 
 
 def _damage(stack: Stack, _crew: Crew, much: float) -> None:
     """Damage a key of a subscription, or a record that each exchange reads; wait until it is rebuilt."""
-    assert stack.valkey is not None
     chance = random.Random(much)
-    client: Any = redis.Redis.from_url(stack.valkey.admin_url)
+    client: Any = redis.Redis.from_url(_primary(stack, much).admin_url)
     with client:
         states = sorted(client.scan_iter(match="*}:def", count=1_000))
+        if not states:
+            return  # of a cluster: no subscription lies on this node
         state = chance.choice(states).decode()
         key = chance.choice((state, state.removesuffix("def") + "seal"))
         before = stored.read(client.execute_command, state).incarnation
@@ -314,17 +327,55 @@ def _redis_crash(stack: Stack, _crew: Crew, _much: float) -> None:
     stack.valkey.start()
 
 
+def _node_kill(stack: Stack, _crew: Crew, much: float) -> None:
+    assert stack.valkey_cluster is not None
+    victim = _primary(stack, much)
+    successor = stack.valkey_cluster.replica_of(victim)
+    victim.kill()
+    _wait_until(lambda: successor.is_master, "a failover")
+    victim.start()
+    stack.valkey_cluster.settle()
+
+
+def _node_hang(stack: Stack, _crew: Crew, much: float) -> None:
+    assert stack.valkey_cluster is not None
+    victim = _primary(stack, much)
+    successor = stack.valkey_cluster.replica_of(victim)
+    victim.freeze()
+    try:
+        _wait_until(lambda: successor.is_master, "a failover")
+    finally:
+        victim.thaw()
+    stack.valkey_cluster.settle()
+
+
+def _slot_move(stack: Stack, _crew: Crew, much: float) -> None:
+    assert stack.valkey_cluster is not None
+    source = _primary(stack, much)
+    with redis.Redis.from_url(source.admin_url) as client:
+        states = sorted(client.scan_iter(match="*}:def", count=1_000))
+    if not states:
+        return  # no subscription lies on this node
+    target = next(node for node in stack.valkey_cluster.primaries() if node is not source)
+    stack.valkey_cluster.move(slot_of(states[0].decode()), target)
+
+
 def _redis_cut(_stack: Stack, crew: Crew, _much: float) -> None:
-    for slot in crew.slots:
-        slot.proxy.cut()
+    for proxy in _proxies(crew):
+        proxy.cut()
 
 
 def _redis_hole(_stack: Stack, crew: Crew, much: float) -> None:
-    for slot in crew.slots:
-        slot.proxy.pause()
+    for proxy in _proxies(crew):
+        proxy.pause()
     time.sleep(6 * much)  # how long the hole lasts
-    for slot in crew.slots:
-        slot.proxy.resume()
+    for proxy in _proxies(crew):
+        proxy.resume()
+
+
+def _proxies(crew: Crew) -> list[TcpProxy]:
+    """Those of all members."""
+    return [slot.proxy for slot in crew.slots if slot.proxy is not None]
 
 
 def _kafka_cut(stack: Stack, _crew: Crew, much: float) -> None:
@@ -365,6 +416,9 @@ _SERVERS: dict[str, Callable[[Stack, Crew, float], None]] = {
     "damage": _damage,
     "redis-restart": _redis_restart,
     "redis-crash": _redis_crash,
+    "node-kill": _node_kill,
+    "node-hang": _node_hang,
+    "slot-move": _slot_move,
     "redis-cut": _redis_cut,
     "redis-hole": _redis_hole,
     "kafka-cut": _kafka_cut,

@@ -92,7 +92,7 @@ class Process:
 class Slot:
     """A place for one member after another."""
 
-    def __init__(self, subscription: SubscriptionPlan, number: int, proxy: TcpProxy) -> None:
+    def __init__(self, subscription: SubscriptionPlan, number: int, proxy: TcpProxy | None) -> None:
         """Nobody is there yet."""
         self.subscription = subscription
         self.number = number
@@ -113,16 +113,14 @@ class Crew:
 
     def __init__(self, plan: Plan, stack: Stack, folder: Path, namespace: str) -> None:
         """Nobody is started yet."""
-        assert stack.valkey is not None
         self._plan = plan
         self._stack = stack
-        self._valkey = stack.valkey
         self._folder = folder
         #: what the producer records
         self.published = folder / PUBLISHED
         self._namespace = namespace
         self.slots = [
-            Slot(subscription, number, TcpProxy((HOST, stack.valkey.port)))
+            Slot(subscription, number, TcpProxy((HOST, stack.valkey.port)) if stack.valkey else None)
             for subscription in plan.subscriptions.values()
             for number in range(1, plan.members + 1)
         ]
@@ -140,7 +138,8 @@ class Crew:
         for slot in self.slots:
             if slot.process is not None:
                 slot.process.kill()
-            slot.proxy.close()
+            if slot.proxy is not None:
+                slot.proxy.close()
         if self.producer is not None:
             self.producer.kill()
 
@@ -152,7 +151,7 @@ class Crew:
             name=name,
             seed=f"{self._plan.seed}-{name}",
             kafka=self._stack.kafka,
-            redis=self._valkey.url_at(slot.proxy.address),
+            redis=self._redis(slot),
             namespace=self._namespace,
             session=self._plan.session,
             record=str(self._folder / f"member-{name}.jsonl"),
@@ -160,6 +159,12 @@ class Crew:
             priority=slot.number,
         )
         slot.process = Process(name, "tests.end_to_end.histories.working", job.argument(), self._folder)
+
+    def _redis(self, slot: Slot) -> str:
+        """The URL of Redis for a member: through its own proxy, which the nodes of a cluster lead past."""
+        if slot.proxy is None or self._stack.valkey is None:
+            return self._stack.redis
+        return self._stack.valkey.url_at(slot.proxy.address)
 
     def produce(self) -> None:
         """Start the producer."""

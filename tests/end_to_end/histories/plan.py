@@ -83,6 +83,8 @@ class Plan:
     types: tuple[str, ...]
     faults: tuple[str, ...]
     minutes: float
+    #: Redis is a cluster
+    cluster: bool = False
     #: members a subscription
     members: int = 3
     #: messages a second and subscription
@@ -108,7 +110,7 @@ class Plan:
         return (
             f"python -m tests.end_to_end.histories run --seed {self.seed} --minutes {self.minutes:g} "
             f"--types {','.join(self.types)} --faults {','.join(self.faults) or 'none'} "
-            f"--members {self.members}"
+            f"--members {self.members}{' --cluster' if self.cluster else ''}"
         )
 
     def write(self, path: Path) -> None:

@@ -36,6 +36,8 @@ from tests.end_to_end.histories.working import END as END_ORDER
 #: Called with seconds done, seconds in all, and what is done.
 Progress = Callable[[int, int, str], None]
 
+#: Of a cluster.
+_PRIMARIES = 3
 _TICK_S = 0.05
 _START_S = 180.0
 _END_S = 120.0
@@ -89,13 +91,16 @@ def run(plan: Plan, folder: Path, progress: Progress) -> None:
     """Do a run and leave its history in `folder`, which is empty. Raises KafkadurError if it cannot start."""
     plan.write(folder / PLAN)
     servers = folder / "servers"  # the logs of temporary stacks go when many others start
-    with embedded(data=servers, proxy=True, users=True, progress=progress) as stack:
-        assert stack.valkey is not None
+    primaries = _PRIMARIES if plan.cluster else 0
+    with embedded(
+        data=servers, proxy=True, users=True, valkey_primaries=primaries, progress=progress
+    ) as stack:
         namespace = f"histories-{uuid.uuid4().hex[:8]}"
         chosen = settings(
             {
                 "kafka": stack.kafka,
-                "redis": stack.valkey.url,
+                # past the proxies, which break
+                "redis": stack.redis if stack.valkey is None else stack.valkey.url,
                 "namespace": namespace,
                 "journal_partitions": 2,
                 "kafka_timeout": 10.0,
@@ -108,7 +113,7 @@ def run(plan: Plan, folder: Path, progress: Progress) -> None:
             _work(plan, stack, crew, recorder, chosen, folder, progress, began)
         write_truth(stack.kafka, plan.subscriptions, folder / TRUTH)
         write_dead(stack.kafka, plan.subscriptions, folder / DEAD)
-    for data in (*servers.glob("broker-*"), servers / "valkey"):
+    for data in (*servers.glob("broker-*"), *servers.glob("valkey*")):
         shutil.rmtree(data)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.histories.checking import check
-from tests.end_to_end.histories.faults import FAULTS
+from tests.end_to_end.histories.faults import possible
 from tests.end_to_end.histories.findings import Finding
 from tests.end_to_end.histories.history import History
 from tests.end_to_end.histories.loading import load
@@ -36,7 +36,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     plan = Plan(
         seed=20,
         types=TYPES,
-        faults=tuple(FAULTS),
+        faults=possible(cluster=False),
         minutes=minutes,
         members=2,
         rate=rate,
@@ -57,7 +57,7 @@ def test_nothing_is_violated(history: History) -> None:
 
 
 def test_faults_really_happened(history: History) -> None:
-    assert {fault.kind for fault in history.faults} >= set(FAULTS)
+    assert {fault.kind for fault in history.faults} >= set(possible(cluster=False))
 
 
 @pytest.mark.parametrize("kind", TYPES)
