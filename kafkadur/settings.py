@@ -63,7 +63,8 @@ class Settings(BaseModel):
     #: Bootstrap servers, or a configuration of confluent-kafka.
     kafka: Annotated[dict[str, Any], BeforeValidator(_bootstrap)]
     #: URL of Redis or Valkey: `redis://`, `rediss://` or `unix://`; or of the Sentinels that watch it:
-    #: `redis+sentinel://host:port,host:port/service/db`.
+    #: `redis+sentinel://host:port,host:port/service/db`; or of nodes of a cluster:
+    #: `redis+cluster://host:port,host:port`.
     redis: Annotated[str, AfterValidator(_checked)] = "redis://127.0.0.1:6379/0"
     #: Client id of the connection (rules C1 to C4). Exclusive subscriptions need one (rule U1).
     client_id: Annotated[str, AfterValidator(validate_client_id)] | None = None
