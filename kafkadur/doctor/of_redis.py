@@ -221,7 +221,8 @@ def _rights(client: Redis, settings: Settings, key: str, *, in_cluster: bool) ->
         return problem(check, f"may not {', '.join(denied)}", remedy)
     if unusual:
         return problem(check, "; ".join(unusual), "let the server take these commands, under their own names")
-    return good(check, f"{len(COMMANDS)} commands, keys and channels of {own}")
+    tried = len(COMMANDS) - (0 if in_cluster else len(COMMANDS_OF_CLUSTERS))
+    return good(check, f"{tried} commands, keys and channels of {own}")
 
 
 def _tried(key: str, *, in_cluster: bool) -> Iterator[tuple[str, list[str]]]:

@@ -144,7 +144,8 @@ def open_server(url: str, *, timeout: float, node: Address | None = None) -> Red
     if is_clustered(url):
         clustered = _clustered(url)
         host, port = node or clustered.nodes[0]
-        return Redis(**{**options, **clustered.serving, "host": host, "port": port})
+        arguments: dict[str, Any] = {**options, **clustered.serving, "host": host, "port": port}
+        return Redis(**arguments)
     if _scheme(url) == "unix":
         del options["socket_keepalive"]
     if _speaks_tls(url) and _CHECKS not in parse_qs(urlsplit(url).query):

@@ -10,6 +10,7 @@ from operator import is_
 import pytest
 
 import kafkadur
+import kafkadur.sync
 from kafkadur.admin.changes import Admin
 from kafkadur.doctor.finding import Level
 from kafkadur.doctor.of_redis import look_at_redis
