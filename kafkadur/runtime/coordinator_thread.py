@@ -473,9 +473,18 @@ class CoordinatorThread:
         keep = not member.transacted and refusal.code in (*_LOST, "INCARNATION")
         served.lose(f"the coordinator answered {refusal.code}", keep=keep)
         with self._recovering(served):
-            if refusal.code in _LOST and len(self._served) > 1:  # the state of all of them was lost at once
-                self._lifecycle.rebuild({each.request.key: each.session.incarnation for each in self._served})
+            if refusal.code in _LOST and len(self._served) > 1:
+                lost = self._with_the_same_server(served)
+                self._lifecycle.rebuild({each.request.key: each.session.incarnation for each in lost})
             self._attach_again(served)
+
+    def _with_the_same_server(self, served: Served) -> list[Served]:
+        """Return all members whose state is on the same server: it was lost at once."""
+
+        def node(each: Served) -> object:
+            return self._coordinator.node_of(each.membership.subscription.address.root)
+
+        return [each for each in self._served if node(each) == node(served)]
 
     def _attach_again(self, served: Served) -> None:
         sent_at = time.monotonic()

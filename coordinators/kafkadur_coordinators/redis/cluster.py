@@ -157,6 +157,10 @@ class Servers:
         link.connect()
         return link
 
+    def node_of(self, key: str) -> Address | None:
+        """Return the node that has a key, as far as is known; None: there is one server, or it is not."""
+        return None if self._slots is None else self._slots.node(slot_of(key))
+
     def slots(self) -> SlotMap | None:
         """Return which node serves which slots; None: there is one server. Raises as `of`."""
         self.connect()

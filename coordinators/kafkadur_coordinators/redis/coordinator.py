@@ -23,6 +23,7 @@ from kafkadur_coordinators.redis import scripts
 from kafkadur_coordinators.redis.cluster import Listener, Place, Servers, SlotMap
 from kafkadur_coordinators.redis.link import Link
 from kafkadur_coordinators.redis.replies import inspection, known, text_of
+from kafkadur_coordinators.redis.server import Address
 from kafkadur_coordinators.redis.wire import (
     Active,
     DetachRequest,
@@ -205,6 +206,13 @@ class RedisCoordinator:
     def slots(self) -> SlotMap | None:
         """Return which node of the cluster serves which slots; None: there is one server."""
         return self._servers.slots()
+
+    def node_of(self, key: str) -> Address | None:
+        """Return the node that has a key, as far as is known, without a call.
+
+        None: there is one server, or it is not known.
+        """
+        return self._servers.node_of(key)
 
     def server_of(self, key: str) -> Place:
         """Return the server that has a key, as far as is known."""

@@ -22,7 +22,7 @@ from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal, S
 from kafkadur_sharing.definition import TypeName
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey, client_id_tag
-from tests.integration.faults.crew import Crew, work_through
+from tests.integration.faults.crew import CALL, SESSION, Crew, work_through
 from tests.integration.subscriptions.helpers import Place, numbers, take, wait_until
 
 COUNT = 300
@@ -171,6 +171,37 @@ async def test_a_node_is_wiped(place: Place, cluster: ValkeyCluster) -> None:
     info = await work_through(Crew(place, topic, "shared", COUNT), fault)
     assert info.incarnation > 1
     assert incarnation(place, other) == before
+
+
+async def test_a_subscription_recovers_while_another_node_is_away(
+    place: Place, cluster: ValkeyCluster
+) -> None:
+    """Both belong to one connection; one node is wiped, the other and its replica are gone."""
+    wiped = cluster.owner(slot(place))
+    other = name_on(place, cluster, lambda node: node is not wiped)
+    gone = cluster.owner(slot(place, other))
+    topic = place.topic(range(3))
+    async with place.connect(redis_timeout=CALL, session_timeout=SESSION) as connection:
+        subscription = await connection.subscribe(topic, durable="d", start="earliest")
+        beside = await connection.subscribe(topic, durable=other, start="earliest")
+        for each in (subscription, beside):
+            for delivery in await take(each, 3):
+                await delivery.ack(level="journal")
+        for node in (cluster.replica_of(gone), gone):
+            await asyncio.to_thread(node.kill)
+        assert await asyncio.to_thread(wiped.ask, "FLUSHALL")
+        place.publish(topic, [3])
+        assert numbers(await take(subscription, 1)) == [3]
+        assert beside.statistics()["in_hands"] == 0
+        await asyncio.to_thread(restart, cluster)
+        assert numbers(await take(beside, 1)) == [3]
+
+
+def restart(cluster: ValkeyCluster) -> None:
+    """Start the nodes that were killed."""
+    for node in cluster.nodes:
+        node.start()
+    cluster.settle()
 
 
 @pytest.mark.long
