@@ -69,15 +69,6 @@ class _Watched:
     serving: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Clustered:
-    """Nodes of a cluster."""
-
-    nodes: tuple[Address, ...]
-    #: arguments of connections to all nodes
-    serving: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
 def check_url(url: str) -> None:
     """Raise `ValueError` with the reason unless `url` names a server, Sentinels or nodes of a cluster.
 
@@ -113,7 +104,7 @@ def is_clustered(url: str) -> bool:
 
 def first_nodes(url: str) -> tuple[Address, ...]:
     """Return the nodes of a cluster that a URL names; none if it is no URL of a cluster."""
-    return _clustered(url).nodes if is_clustered(url) else ()
+    return _clustered(url) if is_clustered(url) else ()
 
 
 def address_of(url: str) -> Address | None:
@@ -142,21 +133,24 @@ def open_server(url: str, *, timeout: float, node: Address | None = None) -> Red
     if is_watched(url):
         return _through_sentinels(_watched(url), options)
     if is_clustered(url):
-        clustered = _clustered(url)
-        host, port = node or clustered.nodes[0]
-        arguments: dict[str, Any] = {**options, **clustered.serving, "host": host, "port": port}
-        return Redis(**arguments)
+        node = node or _clustered(url)[0]
+    if node is not None:
+        url = _at(url, node)
     if _scheme(url) == "unix":
         del options["socket_keepalive"]
     if _speaks_tls(url) and _CHECKS not in parse_qs(urlsplit(url).query):
         options[_CHECKS] = True  # older versions of redis-py leave it out by default
-    if node is not None:  # a cluster has one database
-        parts = urlsplit(url)
-        login, at, _ = parts.netloc.rpartition("@")
-        host, port = node
-        place = f"[{host}]" if ":" in host else host
-        url = parts._replace(netloc=f"{login}{at}{place}:{port}", path="").geturl()
     return Redis.from_url(url, **options)
+
+
+def _at(url: str, node: Address) -> str:
+    """Return the URL of a node of a cluster, with the login and options of `url`; it has one database."""
+    parts = urlsplit(url)
+    login, at, _ = parts.netloc.rpartition("@")
+    host, port = node
+    place = f"[{host}]" if ":" in host else host
+    scheme = "rediss" if _speaks_tls(url) else "redis"
+    return parts._replace(scheme=scheme, netloc=f"{login}{at}{place}:{port}", path="").geturl()
 
 
 def _through_sentinels(watched: _Watched, options: dict[str, Any]) -> Redis:
@@ -243,14 +237,12 @@ def _watched(url: str) -> _Watched:
     )
 
 
-def _clustered(url: str) -> _Clustered:
+def _clustered(url: str) -> tuple[Address, ...]:
+    """Return the nodes that a URL names; raises `ValueError` for one that does not fit a cluster."""
     parts = _parts(url)
     if parts.path.strip("0") or parts.own:
         raise ValueError(f"has more than nodes and options, and a cluster has only database 0: {_NODES}")
-    nodes = _addresses(parts.addresses, NODE_PORT, f"a node that is not host:port: {_NODES}")
-    del parts.serving["db"]
-    tls: dict[str, Any] = {"ssl": True, _CHECKS: True} if _speaks_tls(url) else {}
-    return _Clustered(nodes=nodes, serving={**tls, **parts.serving})
+    return _addresses(parts.addresses, NODE_PORT, f"a node that is not host:port: {_NODES}")
 
 
 def _addresses(text: str, usual: int, otherwise: str) -> tuple[Address, ...]:
