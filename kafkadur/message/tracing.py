@@ -185,15 +185,8 @@ class Tracing:
             attributes=about,
             links=self._links(messages[:_LINKS]) if context is None else (),
         )
-        try:
-            with trace.use_span(span):
-                yield
-        except KafkadurError as error:
-            span.set_attribute("error.type", type(error).__name__)
-            raise
-        finally:
-            with _harmless():
-                span.end()
+        with self._surrounding(span):
+            yield
 
     @contextlib.contextmanager
     def committing(self, name: str, messages: Sequence[Message] | None) -> Generator[None]:
@@ -214,6 +207,25 @@ class Tracing:
             about["messaging.batch.message_count"] = len(messages)
             links = self._links(messages[:_LINKS])
         span = self._begin(name, kind=trace.SpanKind.CLIENT, attributes=about, links=links)
+        with self._surrounding(span):
+            yield
+
+    def writing(self, topic: str, message: Message, subscription: str, cause: str, report: Report) -> Sending:
+        """Begin the span of a dead letter, in the trace of the sender of its message."""
+        from opentelemetry import trace  # noqa: PLC0415 - of the extra
+
+        about = self._about(topic, "send", "send", subscription) | {"kafkadur.dead_letter.cause": cause}
+        span = self._begin(
+            f"send {topic}", context=_creation(message), kind=trace.SpanKind.PRODUCER, attributes=about
+        )
+        return Sending(span, report)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _surrounding(span: Span) -> Generator[None]:
+        """Make a span the current one, and end it."""
+        from opentelemetry import trace  # noqa: PLC0415 - of the extra
+
         try:
             with trace.use_span(span):
                 yield
@@ -223,29 +235,6 @@ class Tracing:
         finally:
             with _harmless():
                 span.end()
-
-    def writing(self, topic: str, message: Message, subscription: str, cause: str) -> Span:
-        """Begin the span of a dead letter, in the trace of the sender of its message."""
-        from opentelemetry import trace  # noqa: PLC0415 - of the extra
-
-        about = self._about(topic, "send", "send", subscription) | {"kafkadur.dead_letter.cause": cause}
-        return self._begin(
-            f"send {topic}", context=_creation(message), kind=trace.SpanKind.PRODUCER, attributes=about
-        )
-
-    @staticmethod
-    def written(span: Span, message: Message) -> None:
-        """End the span of a dead letter that Kafka has stored."""
-        with _harmless():
-            span.set_attributes(_place(message))
-            span.end()
-
-    @staticmethod
-    def not_written(span: Span, state: str) -> None:
-        """End the span of a dead letter that could not be written; it is tried again with another span."""
-        _fail(span, "DeadLetterNotWritten", state)
-        with _harmless():
-            span.end()
 
     def _begin(self, name: str, **details: Any) -> Span:  # noqa: ANN401 - those of `start_span`
         """Begin a span, or return an invalid one if the program's SDK fails."""

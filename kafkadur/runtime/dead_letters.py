@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
-from kafkadur.message.tracing import Tracing
+from kafkadur.message.tracing import Sending, Tracing
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 
@@ -203,29 +203,23 @@ class DeadLetters:
             return None
 
     def _send(self, producer: Producer, letter: Letter) -> None:
-        tracing, span = self._tracing, None
-        if tracing is not None:
-            span = tracing.writing(letter.topic, letter.message, letter.subscription, letter.cause)
-
-        def again(state: str) -> None:
-            if tracing is not None and span is not None:
-                tracing.not_written(span, state)
-            self._again(letter, state)
-
-        def delivered(error: KafkaError | None, written: Message) -> None:
+        def delivered(error: KafkaError | None, _: Message) -> None:
             self._heard_at = time.monotonic()
             if error is not None:
                 self._known.discard(letter.topic)
-                again(error.str())
+                self._again(letter, error.str())
                 return
-            if tracing is not None and span is not None:
-                tracing.written(span, written)
             self._trouble = ""
             with self._idle:
                 self._open -= 1
                 self._idle.notify_all()
             letter.written()
 
+        sending: Sending | None = None
+        if self._tracing is not None:
+            sending = self._tracing.writing(
+                letter.topic, letter.message, letter.subscription, letter.cause, delivered
+            )
         try:
             self._ensure(letter)
             headers: Any = headers_of(letter)
@@ -234,14 +228,12 @@ class DeadLetters:
                 value=letter.message.value(),
                 key=letter.message.key(),
                 headers=headers,
-                on_delivery=delivered,
+                on_delivery=sending or delivered,
             )
-        except BufferError:
-            again("the producer's queue is full")
-        except KafkaException as error:
-            again(str(error.args[0]))
         except Exception as error:  # noqa: BLE001 - one letter must not end the thread
-            again(repr(error))
+            if sending is not None:
+                sending.refused(error)
+            self._again(letter, _state_of(error))
 
     def _again(self, letter: Letter, state: str) -> None:
         if state != self._trouble:
@@ -281,6 +273,17 @@ class DeadLetters:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
+
+
+def _state_of(error: Exception) -> str:
+    """Say why a letter was not taken."""
+    match error:
+        case BufferError():
+            return "the producer's queue is full"
+        case KafkaException():
+            return str(error.args[0])
+        case _:
+            return repr(error)
 
 
 def _client(config: Mapping[str, Any]) -> Producer:
