@@ -25,7 +25,6 @@ from kafkadur_sharing.errors import CoordinatorUnavailable, KafkadurError
 #: Least time between two questions which node serves which slots, seconds.
 _ASK_EVERY: Final = 0.1
 
-
 #: Number of slots of every cluster.
 SLOTS: Final = 16_384
 
@@ -158,7 +157,7 @@ class Servers:
         return link
 
     def node_of(self, key: str) -> Address | None:
-        """Return the node that has a key, as far as is known; None: there is one server, or it is not."""
+        """Return the node that has a key; None: there is one server, or no node is known."""
         return None if self._slots is None else self._slots.node(slot_of(key))
 
     def slots(self) -> SlotMap | None:

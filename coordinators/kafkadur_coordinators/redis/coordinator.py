@@ -219,15 +219,19 @@ class RedisCoordinator:
         link = self._servers.of(key)
         return Place(link.node, link.run_id)
 
-    def _redirected(self, key: str, call: Callable[[Link], T]) -> T:
-        """Return what `call` returns with the link to the server that has a key."""
-        link = self._servers.of(key)
+    def _redirected(self, key: str, call: Callable[[Link], T], link: Link | None = None) -> T:
+        """Return what `call` returns with the link to the server that has a key; `link` is asked first."""
+        link = link or self._servers.of(key)
         for _ in range(_REDIRECTIONS):
             try:
                 return call(link)
             except AskError as error:  # MovedError is one, too
                 link = self._servers.follow(error, link)
-        raise _circle(key)
+        raise CoordinatorUnavailable(
+            state="the nodes of the cluster name each other",
+            owner=f"key {key}",
+            remedy="wait until the nodes agree again; nothing is lost",
+        )
 
     # -- scripts
 
@@ -236,23 +240,18 @@ class RedisCoordinator:
         link = self._servers.of(keys[0])
         try:
             raw = link.call(self._packed(link, name, keys, request))
-        except (NoScriptError, AskError) as error:
-            raw = self._run_otherwise(error, link, name, keys, request)
+        except NoScriptError:
+            raw = self._evaluate(link, name, keys, request)
+        except AskError as error:  # MovedError is one, too
+            raw = self._evaluate(self._servers.follow(error, link), name, keys, request)
         return self._taken(name, request, raw)
 
-    def _run_otherwise(
-        self, error: Exception, link: Link, name: str, keys: Sequence[str], request: Sequence[object]
-    ) -> Any:  # noqa: ANN401 - a server's answer has any type
-        """Run a script that the server does not have, or on the server that it names instead."""
-        for _ in range(_REDIRECTIONS):
-            if isinstance(error, AskError):
-                link = self._servers.follow(error, link)
-            try:
-                text = self._script(name).text
-                return link.command("EVAL", text, len(keys), *keys, pack(request), link.run_id)
-            except AskError as another:
-                error = another
-        raise _circle(keys[0])
+    def _evaluate(self, link: Link, name: str, keys: Sequence[str], request: Sequence[object]) -> Any:  # noqa: ANN401 - a server's answer has any type
+        """Run a script by its text, on a server that may not have it."""
+        text, packed = self._script(name).text, pack(request)
+        return self._redirected(
+            keys[0], lambda at: at.command("EVAL", text, len(keys), *keys, packed, at.run_id), link
+        )
 
     def _script(self, name: str) -> scripts.Script:
         return scripts.load(name, trusts_clock=self._clock is not None)
@@ -406,15 +405,6 @@ def _drop(sent: Iterable[_Sent]) -> None:
     """Close connections whose replies nobody reads any more."""
     for some in sent:
         some.link.drop(some.connection)
-
-
-def _circle(key: str) -> CoordinatorUnavailable:
-    """The error for nodes that name each other."""
-    return CoordinatorUnavailable(
-        state="the nodes of the cluster name each other",
-        owner=f"key {key}",
-        remedy="wait until the nodes agree again; nothing is lost",
-    )
 
 
 def state_lost(display: str, detail: str) -> StateLost:
