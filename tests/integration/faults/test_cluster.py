@@ -19,6 +19,7 @@ from kafkadur.stack import Stack, Valkey, embedded
 from kafkadur.stack.valkey_cluster import ValkeyCluster
 from kafkadur_coordinators.redis.cluster import slot_of
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal, SubscriptionAddress
+from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.definition import TypeName
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey, client_id_tag
@@ -257,6 +258,31 @@ def test_calls_are_refused_while_a_slot_is_between_two_nodes(place: Place, clust
         calls = [("peek", address(place, name).fixed(), coordinator.common()) for name in "dxyz"]
         assert [reply.code for reply in coordinator.run_many(calls)] == ["RESTARTED", *["MISSING"] * 3]
     finally:
+        coordinator.close()
+
+
+def test_a_channel_is_not_heard_between_two_nodes(place: Place, cluster: ValkeyCluster) -> None:
+    """Others could take over meanwhile: leases count from when the new node has confirmed it (I5)."""
+    source = cluster.owner(slot(place))
+    target = next(node for node in cluster.primaries() if node is not source)
+    presence = Presence(place.stack.redis, timeout=5.0)
+    coordinator = RedisCoordinator(place.stack.redis, listener=presence)
+    channel, woken = address(place).channel("member"), list[bytes]()
+    try:
+        coordinator.connect()
+        presence.listen(channel, woken.append)
+        wait_until(lambda: presence.alive(channel), "the channel is heard")
+        before = presence.heard_since(channel)
+        cluster.move(slot(place), target)
+        wait_until(lambda: woken == [b""], "the node says that it does not serve the channel any more")
+        assert not presence.alive(channel)
+        assert coordinator.heard([channel]) == {channel: False}, "that is asked where the channel was"
+        coordinator.run("peek", address(place).fixed(), coordinator.common())
+        wait_until(lambda: presence.alive(channel), "the channel is heard at the other node")
+        assert presence.heard_since(channel) > before
+        assert coordinator.heard([channel]) == {channel: True}
+    finally:
+        presence.close()
         coordinator.close()
 
 
