@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kafkadur.consumer.chunk import Chunk, Confirmation
+from kafkadur.runtime.apart import NodesApart
 from kafkadur.runtime.waiters import RETRY, Asker, Wait, Waiters
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Inspection
 from kafkadur_coordinators.journal import checkpoints
@@ -90,6 +91,11 @@ class _Task:
     #: offset behind its last record in the journal; 0 without records
     end: int = 0
 
+    @property
+    def root(self) -> str:
+        """The beginning of the subscription's keys in Redis."""
+        return self.entry.subscription.address.root
+
 
 class CheckpointThread:
     """The checkpoint thread of one connection; it starts with the first durable member."""
@@ -113,6 +119,7 @@ class CheckpointThread:
         self._journal: Journal | None = None
         self._waiters = waiters(self._awaited)
         self._rebuild = rebuild
+        self._nodes = NodesApart()
         #: subscriptions that are to be rebuilt: the journal has this later incarnation than Redis
         self._outdated: dict[SubscriptionKey, int] = {}
         self._writer = uuid.uuid4().hex[:12]
@@ -239,13 +246,15 @@ class CheckpointThread:
             if entry.subscription.key.durable:
                 entry.dirty |= entry.member.take_settled()
         self._renew(now)
-        self._write(entries, due=due)
-        self._rebuild_outdated()
+        try:
+            self._write(entries, due=due)
+        finally:  # a node of a cluster may be away for long
+            with self._lock:
+                for entry in [each for each in left if not each.dirty and not each.waiting]:
+                    del self._entries[id(entry.member)]
+            self._rebuild_outdated()
         if due and not everything:
             self._look_for_definitions(entries, now)
-        with self._lock:
-            for entry in [each for each in left if not each.dirty and not each.waiting]:
-                del self._entries[id(entry.member)]
         if any(self._waiters.of(entry, "journal") for entry in entries):  # not reached yet: soon again
             self._next = min(self._next, time.monotonic() + RETRY)
 
@@ -297,13 +306,17 @@ class CheckpointThread:
     def _write(self, entries: Sequence[_Entry], *, due: bool) -> None:
         """Write checkpoints, and confirm the acknowledgements that wait for them."""
         tasks = self._tasks(entries, due=due)
-        if not tasks:
-            return
+        if tasks:
+            self._nodes.work(self._redis(), tasks, lambda task: task.root, self._write_tasks)
+
+    def _write_tasks(self, tasks: Sequence[_Task]) -> None:
         for task, inspections in zip(tasks, self._look(tasks), strict=True):
             self._describe(task, inspections)
         try:
             offsets = iter(self._kafka().append([record for task in tasks for record in task.records]))
         except KafkadurError:
+            with self._lock:
+                entries = list(self._entries.values())
             for entry in entries:
                 entry.look_at, entry.doubtful = 0.0, True  # the topic may have been deleted
             raise

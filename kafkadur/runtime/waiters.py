@@ -12,13 +12,15 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
 from kafkadur.consumer.chunk import Chunk, Confirmation
+from kafkadur.runtime.apart import NodesApart
 from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.redis.cluster import Place
@@ -58,6 +60,15 @@ class Asker:
     origin: Origin
     #: by number; the thread that removes a wait resolves its confirmation
     waiting: dict[int, Wait] = field(default_factory=dict[int, Wait])
+
+
+#: a member, and its waits for one level
+_Asked = tuple[Asker, list[Wait]]
+
+
+def _root(asked: _Asked) -> str:
+    """Return the beginning of the keys of a member's subscription in Redis."""
+    return asked[0].subscription.address.root
 
 
 class Trouble:
@@ -118,6 +129,7 @@ class Waiters:
         self._on_journal = on_journal
         self._make_coordinator = coordinator
         self._coordinator: RedisCoordinator | None = None
+        self._nodes = NodesApart()
         self._replicas = replicas
         self._patience = patience
         self._lock = threading.Lock()
@@ -214,27 +226,29 @@ class Waiters:
         """Wait until the replicas have the writes that the server has now."""
         with self._lock:
             askers = list(self._askers.values())
-        asked = [(asker, waits) for asker in askers if (waits := self.of(asker, "replicated"))]
+        asked: list[_Asked] = [(asker, waits) for asker in askers if (waits := self.of(asker, "replicated"))]
         if not asked:
             return
         if self._coordinator is None:
             self._coordinator = self._make_coordinator()
-        coordinator = self._coordinator
+        self._nodes.work(self._coordinator, asked, _root, partial(self._await_replicas, self._coordinator))
+
+    def _await_replicas(self, coordinator: RedisCoordinator, asked: Sequence[_Asked]) -> None:
         # the server must have the state of the lease, else WAIT would wait for unrelated writes
-        servers = [coordinator.server_of(asker.subscription.address.root) for asker, _ in asked]
+        servers = [coordinator.server_of(_root(each)) for each in asked]
         calls = [
             coordinator.inspecting(asker.subscription.address, asker.origin.id, asker.origin.state, ())
             for asker, _ in asked
         ]
         held = [reply.incarnation if reply.code == "OK" else 0 for reply in coordinator.run_many(calls)]
-        by_server: dict[Place, list[tuple[Asker, list[Wait], int]]] = defaultdict(list)
-        for (asker, waits), server, incarnation in zip(asked, servers, held, strict=True):
-            by_server[server].append((asker, waits, incarnation))
+        by_server: dict[Place, list[tuple[_Asked, int]]] = defaultdict(list)
+        for each, server, incarnation in zip(asked, servers, held, strict=True):
+            by_server[server].append((each, incarnation))
         for server, some in by_server.items():
-            root = some[0][0].subscription.address.root
+            root = _root(some[0][0])
             done = coordinator.replicate(f"{root}replicated", self._replicas, patience_ms=_WAIT_MS)
             if done and coordinator.server_of(root) == server:  # it is the one that was asked first
-                for asker, waits, incarnation in some:
+                for (asker, waits), incarnation in some:
                     self.resolve(asker, waits, incarnation)
 
     def _give_up(self, *, everything: bool) -> None:

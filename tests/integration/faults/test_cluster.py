@@ -20,7 +20,7 @@ from kafkadur.stack.valkey_cluster import ValkeyCluster
 from kafkadur_coordinators.redis.cluster import slot_of
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal, SubscriptionAddress
 from kafkadur_coordinators.redis.presence import Presence
-from kafkadur_sharing.definition import TypeName
+from kafkadur_sharing.definition import AckLevel, TypeName
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey, client_id_tag
 from tests.integration.faults.crew import CALL, SESSION, Crew, work_through
@@ -28,6 +28,7 @@ from tests.integration.subscriptions.helpers import Place, numbers, take, wait_u
 
 COUNT = 300
 PRIMARIES = 3
+LEVELS: list[AckLevel] = ["journal", "replicated"]
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +197,29 @@ async def test_a_subscription_recovers_while_another_node_is_away(
         assert beside.statistics()["in_hands"] == 0
         await asyncio.to_thread(restart, cluster)
         assert numbers(await take(beside, 1)) == [3]
+
+
+async def test_acknowledgements_reach_their_levels_while_another_node_is_away(
+    place: Place, cluster: ValkeyCluster
+) -> None:
+    """One thread asks for the levels of both subscriptions, and cannot ask for one of them."""
+    gone = cluster.owner(slot(place))
+    other = name_on(place, cluster, lambda node: node is not gone)
+    topic = place.topic(range(6))
+    async with place.connect(redis_timeout=CALL, session_timeout=SESSION) as connection:
+        lost = await connection.subscribe(topic, durable="d", start="earliest")
+        beside = await connection.subscribe(topic, durable=other, start="earliest")
+        waiting, taken = await take(lost, 6), await take(beside, 6)
+        await asyncio.to_thread(cluster.replica_of(gone).kill)
+        replicated = asyncio.ensure_future(waiting[0].ack(level="replicated"))
+        await waiting[1].ack()  # Redis has confirmed both; the second one is not in the journal yet
+        await asyncio.to_thread(gone.kill)
+        for delivery, level in zip(taken, LEVELS * 3, strict=True):
+            await delivery.ack(level=level)
+        assert not replicated.done()
+        await asyncio.to_thread(restart, cluster)
+        with pytest.raises(kafkadur.KafkadurError):  # Redis may have lost it
+            await replicated
 
 
 def restart(cluster: ValkeyCluster) -> None:
