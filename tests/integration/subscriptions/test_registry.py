@@ -1,8 +1,4 @@
-"""JSON with a schema registry: confluent-kafka's own serializers, and a small registry over HTTP.
-
-Needs what `confluent-kafka[schemaregistry,json]` brings; without it these tests are skipped, and
-`test_typed.py` shows that serializers are called as confluent-kafka's own clients call them.
-"""
+"""JSON with a schema registry: confluent-kafka's own serializers, and a small registry over HTTP."""
 
 from __future__ import annotations
 
@@ -23,8 +19,6 @@ from kafkadur import Undecodable, Unencodable
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, dead_letters, next_of
 from tests.integration.subscriptions.test_redelivery import headers
 
-pytest.importorskip("authlib")
-pytest.importorskip("jsonschema")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its HTTP client, whichever is installed
     from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
