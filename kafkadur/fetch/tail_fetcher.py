@@ -141,17 +141,20 @@ class TailFetcher(KafkaThread):
 
         self._put(note)
 
-    def _find_ends(self, consumer: Consumer) -> None:
+    def _find_ends(self) -> None:
+        """Ask for the ends that are to be found; may replace the Consumer."""
         if not self._endless or self._monotonic() < self._find_at:
             return
         for partition, incarnation in list(self._endless.items()):
             place = TopicPartition(self._topic, partition)
             try:
-                _, end = consumer.get_watermark_offsets(place, timeout=WATERMARKS)
+                _, end = self._consumer.get_watermark_offsets(place, timeout=WATERMARKS)
             except KafkaException as failed:
                 _log.info("looking where %s[%d] ends: %s", self._topic, partition, failed)
+                self._look_after()  # nothing may be followed before the end is known
                 self._find_at = self._monotonic() + _FIND_AGAIN
                 return
+            self._heard()
             del self._endless[partition]
             self._member.found_end(partition, end, incarnation)
 
@@ -200,7 +203,8 @@ class TailFetcher(KafkaThread):
         if self._commands:
             self._obey(consumer)
             self._find_leaders(consumer)
-        self._find_ends(consumer)
+        self._find_ends()
+        consumer = self._consumer
         self._mirror(consumer)
         if not self._followed:
             return WAIT

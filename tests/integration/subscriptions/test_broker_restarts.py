@@ -10,13 +10,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import timedelta
+from typing import Any
 
 import confluent_kafka
 import pytest
 from confluent_kafka import Consumer
 
 import kafkadur
-from kafkadur.fetch import tail_fetcher
+from kafkadur.fetch import kafka_thread, tail_fetcher
+from kafkadur.fetch.native import new_consumer
+from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur.stack import Stack, embedded
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from kafkadur_coordinators.topics import Topics, mirror_floors
@@ -69,6 +72,34 @@ async def test_all_goes_on_after_each_restart(fragile: Place, kind: TypeName) ->
         for turn in (1, 2):
             await restart(fragile.stack)
             await asyncio.wait_for(use_all(fragile, subscription, topic, turn), ON_S)
+
+
+async def test_a_reader_that_only_asks_where_the_log_ends_finds_kafka_again(
+    fragile: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a loss of Redis's state nothing is read before that is known, and the client has lost Kafka."""
+    made: list[str] = []
+
+    def lost_at_first(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) -> Consumer:
+        made.append(topic)
+        lost = {"bootstrap.servers": "127.0.0.1:1"} if len(made) == 1 else {}
+        return new_consumer({**config, **lost}, logger=logger, topic=topic)
+
+    topic = fragile.topic(range(2))
+    exclusive: Any = {"durable": "d", "type": "exclusive", "start": "earliest"}
+    async with fragile.connect(session_timeout=timedelta(seconds=2)) as connection:
+        await (await connection.subscribe(topic, **exclusive)).close()
+    assert fragile.stack.valkey is not None
+    fragile.stack.valkey.ask("FLUSHALL")
+    monkeypatch.setattr(kafka_thread, "new_consumer", lost_at_first)
+    monkeypatch.setattr(kafka_thread, "SILENT_S", 0.5)
+    monkeypatch.setattr(tail_fetcher, "WATERMARKS", 0.5)
+    async with (
+        fragile.connect(session_timeout=timedelta(seconds=2)) as connection,
+        await connection.subscribe(topic, **exclusive) as subscription,
+    ):
+        assert [number(await received(subscription)) for _ in range(2)] == [0, 1]
+    assert made == [topic, topic]
 
 
 @pytest.mark.long
