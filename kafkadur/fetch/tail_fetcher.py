@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,6 +35,11 @@ _FIND_AGAIN = 0.2
 _FOR_ROOM = 0.2
 #: Seconds between two mirrorings of the floor.
 _MIRROR_EVERY = 1.0
+#: Seconds of quiet after which another reader may take the partitions over.
+_QUIET_S = 10.0
+
+#: Partition -> number of the start of following it, offset up to which it was read, what is known of the log.
+Followed = Mapping[int, tuple[int, int, Mark]]
 
 
 class TailFetcher(KafkaThread):
@@ -48,10 +54,17 @@ class TailFetcher(KafkaThread):
         topic_id: str,
         group: str,
         floor_metadata: str,
+        park: Callable[[Followed], bool] | None = None,
+        mirror: Callable[[], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         probe: Probe = no_probe,
     ) -> None:
-        """Made with the member it reads for; `start` begins. `probe` is for tests (`stages.py`)."""
+        """Made with the member it reads for; `start` begins. `probe` is for tests (`stages.py`).
+
+        `park` is called when nothing was there to read for some time: if it returns True, another reader
+        follows these partitions from there on, and this one ends. `mirror` mirrors floors; None: they are
+        committed under `group`.
+        """
         config = consumer_config(kafka, group)
         super().__init__(
             name=f"kafkadur-tail-{topic}",
@@ -63,8 +76,15 @@ class TailFetcher(KafkaThread):
         )
         self._member = member
         self._metadata = floor_metadata
+        self._park = park
+        self._mirror_members = mirror
         self._probe = probe
+        #: number of the start of following a partition
         self._followed: dict[int, int] = {}
+        #: offset up to which nothing is left to read; missing: not known since it is followed
+        self._stops: dict[int, int] = {}
+        #: when something was to be done last
+        self._busy_at = monotonic()
         #: those that are not read until it is known whether their log was cut off
         self._doubtful: dict[int, int] = {}
         #: how far logs were read before this reader began: they must agree with these marks
@@ -105,6 +125,7 @@ class TailFetcher(KafkaThread):
             self._marks[partition] = mark
             self._epochs.pop(partition, None)
             self._ends.pop(partition, None)
+            self._stops.pop(partition, None)
             start = TopicPartition(self._topic, partition, offset)
             if mark.epoch >= 0:  # librdkafka asks whether the log is still the same up to this offset
                 start = TopicPartition(self._topic, partition, offset, leader_epoch=mark.epoch)
@@ -127,6 +148,7 @@ class TailFetcher(KafkaThread):
 
         def unassign(consumer: Consumer) -> None:
             self._doubtful.pop(partition, None)
+            self._stops.pop(partition, None)
             if self._followed.pop(partition, None) is not None:
                 consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
@@ -201,11 +223,15 @@ class TailFetcher(KafkaThread):
             if partition in self._followed:
                 self._give(consumer, partition, messages, eventful=True)
         if self._commands:
+            self._busy_at = self._monotonic()
             self._obey(consumer)
             self._find_leaders(consumer)
         self._find_ends()
         consumer = self._consumer
         self._mirror(consumer)
+        if self._parks():
+            self._closing = True
+            return 0.0
         if not self._followed:
             return WAIT
         self._held_back = True  # before the look: room that there is from now on ends the waiting
@@ -219,6 +245,42 @@ class TailFetcher(KafkaThread):
             self._look_after()
         return 0.0
 
+    def _parks(self) -> bool:
+        """Whether another reader has taken over all partitions of this one, which stands at their ends."""
+        if self._park is None or self._monotonic() - self._busy_at < _QUIET_S:
+            return False
+        self._busy_at = self._monotonic()  # if it does not, it is tried again after as long
+        if self._doubtful or self._endless or self._stops.keys() != self._followed.keys():
+            return False
+        marks = {partition: self._read_to(partition) for partition in self._followed}
+        if any(mark.offset > self._stops[partition] for partition, mark in marks.items()):
+            return False
+        return self._park(
+            {
+                partition: (number, self._stops[partition], marks[partition])
+                for partition, number in self._followed.items()
+            }
+        )
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the thread was started."""
+        return self._thread.ident is not None
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this is called in the thread of this reader."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def is_told(self) -> bool:
+        """Whether there are commands that were not obeyed yet."""
+        return bool(self._commands)
+
+    def run(self, command: Callable[[], None]) -> None:
+        """Run a command in the thread of this reader, after those before it."""
+        self._put(lambda _: command())
+
     def _take(self, consumer: Consumer, *, inline: bool = False) -> None:
         """Give the member what has arrived. No record stays here: each keeps an answer of Kafka.
 
@@ -229,6 +291,7 @@ class TailFetcher(KafkaThread):
             return
         self._reader_log.check_topic(self._member.display)
         self._heard()
+        self._busy_at = self._monotonic()
         left = {partition for partition, _ in self._left}
         for partition, group, eventful in by_partition(self._arrived):
             if partition not in self._followed:
@@ -344,7 +407,8 @@ class TailFetcher(KafkaThread):
             start = index + 1
             if error.code() == EOF:
                 self._probe(Stage.END)
-                self._member.reach(partition, messages[index].offset() or 0, number)
+                self._stops[partition] = messages[index].offset() or 0
+                self._member.reach(partition, self._stops[partition], number)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
                 self._doubtful[partition] = self._followed.pop(partition)
                 kept = self._begin_anew(consumer, messages[index], self._member, self._read_to(partition))
@@ -409,9 +473,11 @@ class TailFetcher(KafkaThread):
 
     def _mirror(self, consumer: Consumer) -> None:
         now = self._monotonic()
-        if not self._metadata or now < self._mirror_at:
+        if now < self._mirror_at:
             return
         self._mirror_at = now + _MIRROR_EVERY
+        if self._mirror_members is not None:
+            self._mirror_members()
         self.mirror_now(consumer)
 
     def mirror_now(self, consumer: Consumer) -> None:

@@ -11,8 +11,11 @@ from typing import Any
 import confluent_kafka
 
 from kafkadur.consumer.fetch_state import Reading
+from kafkadur.fetch.common_tail import CommonTail
 from kafkadur.fetch.fetchers import Fetchers
+from kafkadur.fetch.group_floors import GroupFloors
 from kafkadur.fetch.kafka_thread import Receiver
+from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.history.kafka_log import KafkaLog
 from kafkadur.history.writer import HistoryLog
 from kafkadur.message.tracing import Tracing
@@ -33,6 +36,9 @@ class KafkaClients:
     def __init__(self, settings: Settings) -> None:
         """Raises nothing: the settings are checked by what is made from them."""
         self._settings = settings
+        #: by name and id of the topic
+        self._common: dict[tuple[str, str], CommonTail] = {}
+        self._floors = GroupFloors(settings.kafka)
 
     def journal(self, *, checked: Journal | None = None) -> Journal:
         """Return a client of the journal; `checked` is one that has already checked the topic."""
@@ -55,14 +61,36 @@ class KafkaClients:
         return new_client(config)
 
     def readers(self, receiver: Receiver, subscription: Subscription, probe: Probe) -> Reading:
-        """Return the readers of a member, which give `receiver` the records of its topic."""
+        """Return the readers of a member, which give `receiver` the records of its topic.
+
+        Members of a connection are attached one after the other, so this needs no lock.
+        """
+        topic, group = subscription.topic, subscription.key.group
+        common = self._common.get((topic.name, topic.id))
+        if common is None:
+
+            def tail(common: CommonTail) -> TailFetcher:
+                return TailFetcher(
+                    member=common,
+                    kafka=self._settings.kafka,
+                    topic=topic.name,
+                    topic_id=topic.id,
+                    group=group,
+                    floor_metadata="",
+                    mirror=common.mirror_floors,
+                    probe=probe,
+                )
+
+            common = self._common[topic.name, topic.id] = CommonTail(topic.name, tail)
         return Fetchers(
             receiver,
             kafka=self._settings.kafka,
-            topic=subscription.topic.name,
-            topic_id=subscription.topic.id,
-            group=subscription.key.group,
+            topic=topic.name,
+            topic_id=topic.id,
+            group=group,
             floor_metadata=subscription.floor_metadata,
+            common=common,
+            floors=self._floors,
             probe=probe,
         )
 

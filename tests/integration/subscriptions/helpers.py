@@ -219,7 +219,9 @@ def tail_of(connection: kafkadur.Connection, subscription: kafkadur.Subscription
     if isinstance(readers_of_member, KeyRouter):
         readers_of_member = readers_of_member._readers  # noqa: SLF001 - as above
     assert isinstance(readers_of_member, Fetchers)
-    return readers_of_member._tail  # noqa: SLF001 - as above
+    tail = readers_of_member._tail  # noqa: SLF001 - as above
+    assert tail is not None, "it shares one with others"
+    return tail
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
