@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from kafkadur_coordinators.redis.cluster import Address
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.server import Address
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 
 T = TypeVar("T")

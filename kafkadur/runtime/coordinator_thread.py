@@ -9,6 +9,8 @@ and `consumer/answers.py` decide what an exchange carries. A defect fails only t
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import logging
 import math
 import queue
@@ -42,7 +44,10 @@ T = TypeVar("T")
 
 #: Seconds between two checks whether neighbours listen on their channels.
 _NEIGHBOURS_EVERY = 0.2
-_IDLE_SLEEP = 0.2
+#: Seconds between two looks at a member that nothing is known to be due for; more members are looked at less
+#: often, so many a second.
+_LOOK_EVERY = 0.2
+_LOOKS = 250
 #: Refusals of a server that has lost the state, or is another one.
 _LOST = ("MISSING", "RESTARTED")
 _RETRY = 0.1
@@ -65,8 +70,9 @@ class Served:
     taken_over: Callable[[], None] = lambda: None
     #: earliest time of the next exchange (monotonic seconds), after the server did not answer
     retry_at: float = 0.0
-    #: when it is to be served next (monotonic seconds)
+    #: when it is to be served next, and looked at next (monotonic seconds)
     due: float = 0.0
+    look_at: float = 0.0
     #: the kind of error that was logged last, and when (monotonic seconds)
     trouble: str = ""
     told_at: float = 0.0
@@ -101,6 +107,12 @@ class CoordinatorThread:
         self._presence = presence
         self._probe = probe
         self._served: list[Served] = []
+        #: by member id
+        self._by_id: dict[str, Served] = {}
+        #: when to look at which member: (monotonic seconds, number, member); those that do not agree with the
+        #: member's own `look_at` are void
+        self._agenda: list[tuple[float, int, Served]] = []
+        self._numbers = itertools.count()
         #: held by the thread that talks to the coordinator
         self._turn = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -109,7 +121,8 @@ class CoordinatorThread:
         self._closing = False
         #: the error after another connection has taken the client id: then this one does nothing more
         self.displaced: KafkadurError | None = None
-        self._requested = False
+        #: ids of members that are to be looked at now; any thread adds to it
+        self._requested: set[str] = set()
         self._neighbours_at = 0.0
         self._thread = threading.Thread(target=self._main, name="kafkadur-coordinator", daemon=True)
 
@@ -117,31 +130,30 @@ class CoordinatorThread:
         """Start the thread."""
         self._thread.start()
 
-    def request_exchange(self) -> None:
-        """Have the members served now. Any thread."""
-        if not self._requested:
-            self._requested = True
+    def request_exchange(self, member_id: str) -> None:
+        """Have a member served now. Any thread."""
+        if member_id not in self._requested:
+            self._requested.add(member_id)
             self._jobs.put(None)
 
-    def assist(self, member: Member, *, inline: bool) -> bool:
+    def assist(self, member_id: str, member: Member, *, inline: bool) -> bool:
         """Make a member's exchange in the calling thread if it may; returns whether it did.
 
         `inline`: whether it may if the coordinator is free. A thread that waits for the exchange makes it
         sooner itself than a thread that has to be woken. Else the coordinator thread makes the exchange soon.
         """
         if not inline or self._turn.locked():
-            self.request_exchange()
+            self.request_exchange(member_id)
             return False
         # Nothing but `with`: an exception of a signal handler must not leave it locked. If the coordinator
         # thread has taken it just now, this one waits for an exchange, as it would for its own.
         with self._turn:
-            for served in self._served:
-                if served.member is not member or member.failed is not None:
-                    continue
-                if served.retry_at <= time.monotonic():
-                    self._guarded(served, self._attach_or_exchange)
-                    return True
-        self.request_exchange()
+            served = self._by_id.get(member_id)
+            if served is not None and member.failed is None and served.retry_at <= time.monotonic():
+                self._guarded(served, self._attach_or_exchange)
+                self._look_within(served, _LOOK_EVERY)
+                return True
+        self.request_exchange(member_id)
         return False
 
     def submit(self, job: Callable[[], T], *, always: bool = False) -> Future[T]:
@@ -226,6 +238,8 @@ class CoordinatorThread:
     def serve(self, served: Served) -> None:
         """Serve a member from now on (in this thread)."""
         self._served.append(served)
+        self._by_id[served.session.member] = served
+        self._requested.add(served.session.member)
 
     def leave(self, served: Served) -> int:
         """Send the last verdicts and detach (in this thread); returns how many acknowledgements failed.
@@ -246,6 +260,7 @@ class CoordinatorThread:
             _log.exception("leaving %s", member.display)
         finally:
             self._served.remove(served)
+            del self._by_id[served.session.member]
             self._end(served)
             self._presence.forget(served.membership.subscription.address.channel(served.session.member))
         unconfirmed = member.unconfirmed_acks()
@@ -310,16 +325,39 @@ class CoordinatorThread:
 
     def _serve_all(self) -> float:
         """Make the exchanges that are due; returns how long to sleep, seconds."""
-        self._requested = False  # before serving: later requests are seen in the next round
         now = time.monotonic()
         if self._served and now >= self._neighbours_at:
             self._neighbours_at = now + _NEIGHBOURS_EVERY
             self._look_at_neighbours()
-        earliest = now + _IDLE_SLEEP
-        for served in list(self._served):
+        for served in self._chosen(now):
             self._guarded(served, self._serve_one)
-            earliest = min(earliest, served.due)
+            self._look_within(served, served.due - time.monotonic())
+        earliest = min(self._agenda[0][0] if self._agenda else math.inf, now + _LOOK_EVERY)
         return max(earliest - time.monotonic(), 0.0)
+
+    def _chosen(self, now: float) -> list[Served]:
+        """Return the members to look at now."""
+        chosen: dict[str, Served] = {}
+        for _ in range(len(self._requested)):  # those that are requested meanwhile are seen in the next round
+            member_id = self._requested.pop()
+            if (served := self._by_id.get(member_id)) is not None:
+                chosen[member_id] = served
+        while self._agenda and self._agenda[0][0] <= now:
+            at, _, served = heapq.heappop(self._agenda)
+            if served.look_at == at and self._by_id.get(served.session.member) is served:
+                chosen[served.session.member] = served
+        return list(chosen.values())
+
+    def _look_within(self, served: Served, seconds: float) -> None:
+        """Look at a member again after so many seconds, or as often as members are looked at."""
+        gate = served.member.gate
+        often = _LOOK_EVERY
+        if not (gate.blocked or gate.silent):
+            often = max(_LOOK_EVERY, len(self._served) / _LOOKS)
+        at = time.monotonic() + min(seconds, often)
+        if not (served.look_at > time.monotonic() and served.look_at <= at):
+            served.look_at = at
+            heapq.heappush(self._agenda, (at, next(self._numbers), served))
 
     def _serve_one(self, served: Served) -> None:
         """Make a member's exchange if it is due, and note when the next one is due."""

@@ -199,8 +199,8 @@ class Members:
                 heard_since=partial(
                     self.presence.heard_since, attachment.address.channel(membership.session.member)
                 ),
-                request_exchange=thread.request_exchange,
-                exchange_inline=partial(thread.assist, inline=wanted.inline),
+                request_exchange=partial(thread.request_exchange, membership.session.member),
+                exchange_inline=partial(thread.assist, membership.session.member, inline=wanted.inline),
                 write_dead_letter=self.dead_letters.write,
                 on_ready=wanted.on_ready,
                 reads_inline=wanted.inline,
