@@ -39,6 +39,8 @@ _WINDOW, _ROUNDS = 100, 200
 #: Partitions of a subscription whose memory is measured, and of those that are rebuilt.
 _PARTITIONS = 12
 _IDLE_S = 10.0
+#: Seconds after attaching from which on nothing is left to do.
+_SETTLED_S = 15
 _talk = Console(stderr=True)
 
 
@@ -132,16 +134,26 @@ def idle(stack: Stack, count: int) -> dict[str, float]:
     admin = quiet_admin(stack.kafka)  # must outlive what it promises
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
     with kafkadur.sync.connect(kafka=stack.kafka, redis=stack.redis, namespace=topic) as connection:
+        began = time.monotonic()
+        for number in range(count):
+            connection.subscribe(topic, durable=f"s{number}")
+        created = time.monotonic() - began
+    with kafkadur.sync.connect(kafka=stack.kafka, redis=stack.redis, namespace=topic) as connection:
         before = threads()
         began = time.monotonic()
         for number in range(count):
             connection.subscribe(topic, durable=f"s{number}")
         attached = time.monotonic() - began
-        time.sleep(1)  # what attaching leaves to do
+        time.sleep(_SETTLED_S)  # until those that wait share a reader
         cpu = time.process_time()
         time.sleep(_IDLE_S)  # what is measured
         cpu = time.process_time() - cpu
-        return {"CPU, %": cpu / _IDLE_S * 100, "threads": threads() - before, "attaching, s": attached}
+        return {
+            "CPU, %": cpu / _IDLE_S * 100,
+            "threads": threads() - before,
+            "creating, s": created,
+            "attaching, s": attached,
+        }
 
 
 def threads() -> int:
@@ -179,7 +191,7 @@ CURVES = (
         memory,
         grows=True,
     ),
-    Curve("idle", "attached subscriptions", (1, 10, 50, 200), "CPU, % of a core", idle, grows=True),
+    Curve("idle", "attached subscriptions", (1, 10, 50, 200, 1_000), "CPU, % of a core", idle, grows=True),
     Curve("recovery", "subscriptions", (10, 100, 1_000, 10_000), "rebuilding, s", recovery, grows=True),
 )
 

@@ -356,7 +356,7 @@ class CommonTail:
         """Each member mirrors its floors to a group of its own."""
         return {}
 
-    def mirror_floors(self) -> None:
+    def mirror_floors(self, _: object) -> None:
         """Have the members mirror their floors; in the thread of the tail fetcher."""
         with self._lock:
             followers = list(self._followers)

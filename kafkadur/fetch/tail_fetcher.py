@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafkadur.fetch.buffer import NOWHERE, Mark, Records
+from kafkadur.fetch.floor_mirror import FloorMirror
 from kafkadur.fetch.kafka_thread import (
     EOF,
     WAIT,
@@ -25,7 +26,6 @@ from kafkadur.fetch.reading_turn import ReadingTurn
 from kafkadur.runtime.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.kafka_refusal import refused
 from kafkadur_coordinators.lost_brokers import SILENT_S
-from kafkadur_coordinators.topics import mirror_floors
 
 _log = logging.getLogger("kafkadur.readers")
 
@@ -55,7 +55,7 @@ class TailFetcher(KafkaThread):
         group: str,
         floor_metadata: str,
         park: Callable[[Followed], bool] | None = None,
-        mirror: Callable[[], None] | None = None,
+        mirror: Callable[[Consumer], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         probe: Probe = no_probe,
     ) -> None:
@@ -65,19 +65,19 @@ class TailFetcher(KafkaThread):
         follows these partitions from there on, and this one ends. `mirror` mirrors floors; None: they are
         committed under `group`.
         """
-        config = consumer_config(kafka, group)
         super().__init__(
             name=f"kafkadur-tail-{topic}",
-            config=config,
+            config=consumer_config(kafka, group),
             topic=topic,
             topic_id=topic_id,
             fail=member.fail,
             monotonic=monotonic,
         )
         self._member = member
-        self._metadata = floor_metadata
         self._park = park
-        self._mirror_members = mirror
+        self._floors = FloorMirror(member, topic, floor_metadata)
+        self._mirror_floors = mirror or self._floors.mirror
+        self._mirror_at = 0.0
         self._probe = probe
         #: number of the start of following a partition
         self._followed: dict[int, int] = {}
@@ -95,8 +95,6 @@ class TailFetcher(KafkaThread):
         self._epochs: dict[int, int] = {}
         #: the last record of a partition
         self._ends: dict[int, Message] = {}
-        self._mirrored: dict[int, int] = {}
-        self._mirror_at = 0.0
         self._turn = ReadingTurn(monotonic)
         #: whether the thread of this reader waits because the member has records enough
         self._held_back = False
@@ -183,7 +181,7 @@ class TailFetcher(KafkaThread):
     def _replace(self, new: Consumer) -> None:
         super()._replace(new)
         self._wake = waker(new)
-        self._mirrored.clear()  # the last commits may not have reached Kafka
+        self._floors.forget()
 
     def _loop(self) -> None:
         self._wake = waker(self._consumer)
@@ -206,7 +204,7 @@ class TailFetcher(KafkaThread):
             with self._turn.lock:  # a thread of the application reads no more from now on
                 pass
         self._reader_log.check_topic(self._member.display)
-        self.mirror_now(self._consumer)  # closing the Consumer waits for it
+        self._mirror_floors(self._consumer)  # closing the Consumer waits for it
 
     def _step(self) -> float:
         """Do what there is to do, and read once; returns the seconds to wait before the next step."""
@@ -476,21 +474,7 @@ class TailFetcher(KafkaThread):
         if now < self._mirror_at:
             return
         self._mirror_at = now + _MIRROR_EVERY
-        if self._mirror_members is not None:
-            self._mirror_members()
-        self.mirror_now(consumer)
-
-    def mirror_now(self, consumer: Consumer) -> None:
-        """Commit floors that changed since the last time; after a failure the next time tries again."""
-        if not self._metadata:
-            return
-        floors = {p: o for p, o in self._member.floors().items() if self._mirrored.get(p) != o}
-        try:
-            mirror_floors(consumer, self._topic, floors, self._metadata)
-        except KafkaException as error:
-            _log.info("mirroring floors of %s: %s", self._member.display, error)
-            return
-        self._mirrored |= floors
+        self._mirror_floors(consumer)
 
 
 def _only_ends(messages: Records) -> bool:
