@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any
@@ -42,7 +42,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def many(
     connection: kafkadur.Connection, topic: str, **more: Any
-) -> AsyncIterator[list[kafkadur.Subscription]]:
+) -> AsyncGenerator[list[kafkadur.Subscription]]:
     """Attach many subscriptions of all types to one topic."""
     async with AsyncExitStack() as stack:
         subscriptions: list[kafkadur.Subscription] = []
