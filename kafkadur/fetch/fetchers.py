@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
 from functools import partial
 from typing import Any
 
@@ -68,9 +66,8 @@ class Fetchers:
         self._stopped = False
         #: tail fetchers that end
         self._ending: list[TailFetcher] = []
-        #: the floors that were mirrored while it shared, and the last commit
+        #: the floors that were mirrored while it shared
         self._mirrored: dict[int, int] = {}
-        self._commit: Future[Any] | None = None
         self._ranges = RangeFetcher(member=receiver, kafka=kafka, topic=topic, topic_id=topic_id, group=group)
         self.read_range = self._ranges.read_range
         if not common.enter(self):
@@ -116,9 +113,7 @@ class Fetchers:
         """Wait at most `timeout` seconds for the end of all threads; returns whether they ended."""
         deadline = time.monotonic() + timeout
         ended = [each.join(deadline - time.monotonic()) for each in (self._ranges, *self._ending)]
-        if self._commit is not None:
-            wait_for([self._commit], max(deadline - time.monotonic(), 0.0))
-        return all(ended)
+        return self._floors.flush(self._group, deadline - time.monotonic()) and all(ended)
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         """Read a partition from `offset` on; the log must agree with `mark`."""
@@ -225,5 +220,5 @@ class Fetchers:
             return
         floors = {p: o for p, o in self.receiver.floors().items() if self._mirrored.get(p) != o}
         if floors:
-            self._commit = self._floors.mirror(self._group, self._topic, floors, self._metadata)
+            self._floors.mirror(self._group, self._topic, floors, self._metadata)
             self._mirrored |= floors

@@ -1,39 +1,112 @@
-"""Mirrors the floors of subscriptions that share a reader: each has a group of its own in Kafka."""
+"""Mirrors the floors of members that share a reader: each subscription has a group of its own in Kafka.
+
+A consumer commits under its own group only, so each commit takes a client of its own for a moment, in one
+thread for all members. With many members it takes some time until a floor is mirrored.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from concurrent.futures import Future
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
-
-from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.readers")
 
+#: Seconds between two commits, unless somebody waits for one; and until one that failed is tried again.
+_APART = 0.2
+_RETRY = 5.0
+
+
+@dataclass
+class _Waiting:
+    """Floors of a group that are to be committed."""
+
+    topic: str
+    floors: dict[int, int]
+    metadata: str
+    #: its subscription is being closed
+    urgent: bool = False
+
 
 class GroupFloors:
-    """Commits floors under any group, with one client of Kafka for all; it is made when it is first used."""
+    """Commits floors under any group. The thread runs only while there is something to commit."""
 
-    def __init__(self, kafka: Mapping[str, Any]) -> None:
-        """`kafka`: confluent-kafka configuration."""
-        self._kafka = kafka
-        self._admin: AdminClient | None = None
+    def __init__(self, topics: Callable[[], Topics]) -> None:
+        """`topics` makes the client that commits, when one is needed."""
+        self._topics = topics
+        self._changed = threading.Condition()
+        #: by group
+        self._waiting: dict[str, _Waiting] = {}
+        #: the group that is being committed
+        self._current = ""
+        self._runs = False
 
-    def mirror(self, group: str, topic: str, floors: Mapping[int, int], metadata: str) -> Future[Any] | None:
-        """Commit floors without waiting; they are a best effort, and never ahead of the truth.
+    def mirror(self, group: str, topic: str, floors: Mapping[int, int], metadata: str) -> None:
+        """Commit floors soon; they are a best effort, and never ahead of the truth."""
+        with self._changed:
+            waiting = self._waiting.setdefault(group, _Waiting(topic, {}, metadata))
+            waiting.floors.update(floors)
+            waiting.topic, waiting.metadata = topic, metadata
+            if self._runs:
+                return
+            try:
+                threading.Thread(target=self._main, name="kafkadur-floors", daemon=True).start()
+            except RuntimeError as error:  # the system allows no further thread
+                _log.info("mirroring floors of group %s: %s", group, error)
+            else:
+                self._runs = True
 
-        Returns the commit under way; None: it failed at once.
-        """
-        places = [TopicPartition(topic, partition, offset, metadata) for partition, offset in floors.items()]
+    def flush(self, group: str, timeout: float) -> bool:
+        """Commit the floors of a group now; returns whether that was done within `timeout` seconds."""
+
+        def done() -> bool:
+            return group not in self._waiting and self._current != group
+
+        with self._changed:
+            if group in self._waiting:
+                self._waiting[group].urgent = True
+                self._changed.notify_all()
+            return self._changed.wait_for(done, max(timeout, 0.0))
+
+    def _main(self) -> None:
+        topics = self._topics()
         try:
-            if self._admin is None:
-                self._admin = AdminClient(dict(self._kafka), logger=client_log)
-            asked = self._admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])
-        except KafkaException as error:
-            _log.info("mirroring floors of group %s: %s", group, error)
-            return None
-        return asked[group]
+            while (chosen := self._next()) is not None:
+                pause = _APART
+                try:
+                    topics.commit(*chosen[:3], metadata=chosen[3])
+                except KafkadurError as error:  # they are committed with the next ones that change
+                    _log.info("mirroring floors of group %s: %s", chosen[0], error)
+                    pause = _RETRY
+                with self._changed:
+                    self._current = ""
+                    self._changed.notify_all()
+                    until = time.monotonic() + pause
+                    while self._waiting and not self._is_urgent() and time.monotonic() < until:
+                        self._changed.wait(until - time.monotonic())
+        except BaseException:
+            with self._changed:
+                self._runs = False
+            raise
+        finally:
+            topics.close()
+
+    def _next(self) -> tuple[str, str, Mapping[int, int], str] | None:
+        """Return what is to be committed next; None: nothing, and the thread ends."""
+        with self._changed:
+            urgent = (group for group, waiting in self._waiting.items() if waiting.urgent)
+            group = next(urgent, None) or next(iter(self._waiting), None)
+            if group is None:
+                self._runs = False  # with the lock: what comes from now on starts another thread
+                return None
+            found = self._waiting.pop(group)
+            self._current = group
+            return group, found.topic, found.floors, found.metadata
+
+    def _is_urgent(self) -> bool:
+        return any(waiting.urgent for waiting in self._waiting.values())

@@ -38,7 +38,7 @@ class KafkaClients:
         self._settings = settings
         #: by name and id of the topic
         self._common: dict[tuple[str, str], CommonTail] = {}
-        self._floors = GroupFloors(settings.kafka)
+        self._floors = GroupFloors(self.topics)
 
     def journal(self, *, checked: Journal | None = None) -> Journal:
         """Return a client of the journal; `checked` is one that has already checked the topic."""

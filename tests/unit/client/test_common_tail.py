@@ -204,7 +204,7 @@ class World:
             group="g",
             floor_metadata="",
             common=self.common,
-            floors=GroupFloors({}),
+            floors=GroupFloors(lambda: pytest.fail("nothing is mirrored")),
             probe=no_probe,
         )
         reading.start()
