@@ -151,7 +151,8 @@ class CoordinatorThread:
             served = self._by_id.get(member_id)
             if served is not None and member.failed is None and served.retry_at <= time.monotonic():
                 self._guarded(served, self._attach_or_exchange)
-                self._look_within(served, _LOOK_EVERY)
+                if served.look_at > time.monotonic() + _LOOK_EVERY:  # it may be due earlier than it was
+                    self._look_within(served, _LOOK_EVERY)
                 return True
         self.request_exchange(member_id)
         return False
@@ -350,12 +351,12 @@ class CoordinatorThread:
 
     def _look_within(self, served: Served, seconds: float) -> None:
         """Look at a member again after so many seconds, or as often as members are looked at."""
-        gate = served.member.gate
+        gate, now = served.member.gate, time.monotonic()
         often = _LOOK_EVERY
         if not (gate.blocked or gate.silent):
             often = max(_LOOK_EVERY, len(self._served) / _LOOKS)
-        at = time.monotonic() + min(seconds, often)
-        if not (served.look_at > time.monotonic() and served.look_at <= at):
+        at = now + min(seconds, often)
+        if not now < served.look_at <= at:
             served.look_at = at
             heapq.heappush(self._agenda, (at, next(self._numbers), served))
 
