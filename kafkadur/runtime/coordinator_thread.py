@@ -106,9 +106,8 @@ class CoordinatorThread:
         self._lifecycle = lifecycle
         self._presence = presence
         self._probe = probe
-        self._served: list[Served] = []
         #: by member id
-        self._by_id: dict[str, Served] = {}
+        self._served: dict[str, Served] = {}
         #: when to look at which member: (monotonic seconds, number, member); those that do not agree with the
         #: member's own `look_at` are void
         self._agenda: list[tuple[float, int, Served]] = []
@@ -148,7 +147,7 @@ class CoordinatorThread:
         # Nothing but `with`: an exception of a signal handler must not leave it locked. If the coordinator
         # thread has taken it just now, this one waits for an exchange, as it would for its own.
         with self._turn:
-            served = self._by_id.get(member_id)
+            served = self._served.get(member_id)
             if served is not None and member.failed is None and served.retry_at <= time.monotonic():
                 self._guarded(served, self._attach_or_exchange)
                 if served.look_at > time.monotonic() + _LOOK_EVERY:  # it may be due earlier than it was
@@ -193,7 +192,7 @@ class CoordinatorThread:
         self.displaced = error
 
         def fail() -> None:
-            for served in self._served:
+            for served in self._served.values():
                 served.member.fail(error)
 
         with contextlib.suppress(ConnectionClosed):
@@ -238,16 +237,18 @@ class CoordinatorThread:
 
     def serve(self, served: Served) -> None:
         """Serve a member from now on (in this thread)."""
-        self._served.append(served)
-        self._by_id[served.session.member] = served
+        self._served[served.session.member] = served
         self._requested.add(served.session.member)
+
+    def _serves(self, served: Served) -> bool:
+        return self._served.get(served.session.member) is served
 
     def leave(self, served: Served) -> int:
         """Send the last verdicts and detach (in this thread); returns how many acknowledgements failed.
 
         Never raises: messages whose verdicts could not be sent are delivered again when the session ends.
         """
-        if served not in self._served:
+        if not self._serves(served):
             return 0
         member = served.member
         try:
@@ -260,8 +261,7 @@ class CoordinatorThread:
         except Exception:  # noqa: BLE001 - a defect: the session ends with its time-out
             _log.exception("leaving %s", member.display)
         finally:
-            self._served.remove(served)
-            del self._by_id[served.session.member]
+            del self._served[served.session.member]
             self._end(served)
             self._presence.forget(served.membership.subscription.address.channel(served.session.member))
         unconfirmed = member.unconfirmed_acks()
@@ -314,7 +314,7 @@ class CoordinatorThread:
 
     def _leave_the_rest(self) -> None:
         """Detach members that were attached while the connection was being closed."""
-        for served in list(self._served):
+        for served in list(self._served.values()):
             self.leave(served)
             served.member.fail(ConnectionClosed(owner=f"subscription {served.member.display}"))
 
@@ -341,11 +341,11 @@ class CoordinatorThread:
         chosen: dict[str, Served] = {}
         for _ in range(len(self._requested)):  # those that are requested meanwhile are seen in the next round
             member_id = self._requested.pop()
-            if (served := self._by_id.get(member_id)) is not None:
+            if (served := self._served.get(member_id)) is not None:
                 chosen[member_id] = served
         while self._agenda and self._agenda[0][0] <= now:
             at, _, served = heapq.heappop(self._agenda)
-            if served.look_at == at and self._by_id.get(served.session.member) is served:
+            if served.look_at == at and self._serves(served):
                 chosen[served.session.member] = served
         return list(chosen.values())
 
@@ -523,7 +523,7 @@ class CoordinatorThread:
         def node(each: Served) -> object:
             return self._coordinator.node_of(each.membership.subscription.address.root)
 
-        return [each for each in self._served if node(each) == node(served)]
+        return [each for each in self._served.values() if node(each) == node(served)]
 
     def _attach_again(self, served: Served) -> None:
         sent_at = time.monotonic()
@@ -542,7 +542,7 @@ class CoordinatorThread:
 
     def _look_at_neighbours(self) -> None:
         """Check whether the neighbours of the members still listen; an exchange reports a silent one."""
-        for served in self._served:
+        for served in self._served.values():
             try:
                 if neighbour := served.member.neighbour:
                     channel = served.membership.subscription.address.channel(neighbour)

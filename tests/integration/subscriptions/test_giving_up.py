@@ -198,7 +198,7 @@ async def test_two_members_that_report_a_lost_end_at_once_go_on(place: Place) ->
         assert opened is not None
         opened.thread.submit(gate)
         await asyncio.to_thread(gate.reached.wait, LIMIT_S)
-        for served in opened.thread._served:  # noqa: SLF001 - as their readers do
+        for served in opened.thread._served.values():  # noqa: SLF001 - as their readers do
             served.member.intake.cut(0, 0)
         gate.opened.set()
         await asyncio.to_thread(place.publish, topic, range(2))
