@@ -49,9 +49,10 @@ class GroupFloors:
     def mirror(self, group: str, topic: str, floors: Mapping[int, int], metadata: str) -> None:
         """Commit floors soon; they are a best effort, and never ahead of the truth."""
         with self._changed:
-            waiting = self._waiting.setdefault(group, _Waiting(topic, {}, metadata))
+            waiting = self._waiting.get(group)
+            if waiting is None or waiting.metadata != metadata:  # the subscription may have been made anew
+                waiting = self._waiting[group] = _Waiting(topic, {}, metadata)
             waiting.floors.update(floors)
-            waiting.topic, waiting.metadata = topic, metadata
             if self._runs:
                 return
             try:
@@ -76,12 +77,12 @@ class GroupFloors:
     def _main(self) -> None:
         topics = self._topics()
         try:
-            while (chosen := self._next()) is not None:
+            while (found := self._next()) is not None:
                 pause = _APART
                 try:
-                    topics.commit(*chosen[:3], metadata=chosen[3])
-                except KafkadurError as error:  # they are committed with the next ones that change
-                    _log.info("mirroring floors of group %s: %s", chosen[0], error)
+                    topics.commit(self._current, found.topic, found.floors, metadata=found.metadata)
+                except KafkadurError as error:  # those that change are committed later
+                    _log.info("mirroring floors of group %s: %s", self._current, error)
                     pause = _RETRY
                 with self._changed:
                     self._current = ""
@@ -96,17 +97,16 @@ class GroupFloors:
         finally:
             topics.close()
 
-    def _next(self) -> tuple[str, str, Mapping[int, int], str] | None:
-        """Return what is to be committed next; None: nothing, and the thread ends."""
+    def _next(self) -> _Waiting | None:
+        """Return what is to be committed next, to the group `_current`; None: nothing, the thread ends."""
         with self._changed:
             urgent = (group for group, waiting in self._waiting.items() if waiting.urgent)
             group = next(urgent, None) or next(iter(self._waiting), None)
             if group is None:
                 self._runs = False  # with the lock: what comes from now on starts another thread
                 return None
-            found = self._waiting.pop(group)
             self._current = group
-            return group, found.topic, found.floors, found.metadata
+            return self._waiting.pop(group)
 
     def _is_urgent(self) -> bool:
         return any(waiting.urgent for waiting in self._waiting.values())
