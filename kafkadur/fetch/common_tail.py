@@ -62,7 +62,7 @@ class Follower(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Common:
+class _Followed:
     """A partition that is followed."""
 
     #: of the tail fetcher's start of following it
@@ -92,7 +92,7 @@ class CommonTail:
         self._count = 0
         #: members without a tail fetcher of their own
         self._followers: set[Follower] = set()
-        self._places: dict[int, _Common] = {}
+        self._places: dict[int, _Followed] = {}
         #: members that were given records since it was looked last whether they have enough
         self._fed: set[Follower] = set()
         #: members that had enough at that look
@@ -138,11 +138,8 @@ class CommonTail:
             if self._count <= OWN_FETCHERS:
                 return False
             tail = self._admit(follower)
-            if tail.is_started or _started(tail):
-                if self._join(follower, followed):
-                    return True
-            else:
-                self._tail = None
+            if (tail.is_started or _started(tail)) and self._join(follower, followed):
+                return True
             self._followers.discard(follower)
             return False
 
@@ -151,11 +148,8 @@ class CommonTail:
         with self._lock:
             if follower not in self._followers:
                 return
-            ends = {
-                partition: asked[follower][1] for partition, asked in self._asked.items() if follower in asked
-            }
-            places = self._remove(follower)
-        follower.take_over(places, ends)
+            left = self._remove(follower)
+        follower.take_over(*left)
 
     def run(self, command: Callable[[], None]) -> bool:
         """Run a command soon in the thread of the tail fetcher; False: there is no such thread any more."""
@@ -176,20 +170,20 @@ class CommonTail:
     def _tell_partitions(self, members: Mapping[Follower, int]) -> None:
         self._each(members, lambda receiver, _: receiver.grown(self._partitions))
 
-    def _remove(self, follower: Follower) -> dict[int, Place]:
-        """Give a member nothing more; returns what it was given."""
+    def _remove(self, follower: Follower) -> tuple[dict[int, Place], dict[int, int]]:
+        """Give a member nothing more; returns what it leaves with (`Follower.take_over`)."""
         self._followers.discard(follower)
         self._fed.discard(follower)
-        for asked in self._asked.values():
-            asked.pop(follower, None)
-        left = {
+        self._full.discard(follower)
+        ends = {p: asked.pop(follower)[1] for p, asked in self._asked.items() if follower in asked}
+        places = {
             partition: Place(place.members[follower], place.read, place.mark)
             for partition, place in self._places.items()
             if follower in place.members
         }
-        for partition in left:
+        for partition in places:
             self._leave(follower, partition)
-        return left
+        return places, ends
 
     # -- partitions of members
 
@@ -211,9 +205,9 @@ class CommonTail:
             place.members[follower] = number
         return True
 
-    def _follow(self, partition: int, offset: int, mark: Mark, members: dict[Follower, int]) -> _Common:
+    def _follow(self, partition: int, offset: int, mark: Mark, members: dict[Follower, int]) -> _Followed:
         number = next(self._numbers)
-        place = self._places[partition] = _Common(number, offset, mark, members)
+        place = self._places[partition] = _Followed(number, offset, mark, members)
         if self._tail is not None:
             self._tail.follow(partition, offset, number, mark)
         return place
@@ -267,30 +261,34 @@ class CommonTail:
         """
         if not self._is_read_here():
             return True
-        fed, self._fed = self._fed, set()
+        with self._lock:
+            fed, self._fed = self._fed, set()
         full = {follower for follower in fed if follower.receiver.has_enough}
         for follower in full & self._full:
             self.eject(follower)
-        self._full = full - self._full
-        self._fed |= self._full
-        return bool(self._full)
+        with self._lock:
+            self._full = (full - self._full) & self._followers
+            self._fed |= self._full
+            return bool(self._full)
 
     def fail(self, error: KafkadurError) -> None:
         """Reading cannot go on here. All members read alone, and find out themselves what is wrong."""
         with self._lock:
-            if self._tail is None or not self._tail.runs_here:
+            if not self._is_read_here():
                 return
+            # at once: a member that comes from now on must find nothing of this tail fetcher
+            leaving = [(follower, self._remove(follower)) for follower in list(self._followers)]
             self._tail = None
-            followers = list(self._followers)
         _log.info("%s is not read for several subscriptions any more: %s", self.display, error)
-        for follower in followers:
-            self.eject(follower)
+        for follower, left in leaving:
+            follower.take_over(*left)
 
     def add_records(self, partition: int, messages: Records, number: int) -> None:
         """Records that were read (not empty, in order)."""
         end = (messages[-1].offset() or 0) + 1
         members = self._reached(partition, end, number)
-        self._fed.update(members)
+        with self._lock:
+            self._fed |= members.keys() & self._followers
         some = iter([messages[:] for _ in range(len(members) - 1)])  # each member changes its list
         self._each(members, lambda receiver, own: receiver.add_records(partition, next(some, messages), own))
 
@@ -311,11 +309,7 @@ class CommonTail:
 
     def lead(self, partition: int, epoch: int, number: int) -> None:
         """Records that come from now on were written under this leader epoch."""
-        with self._lock:
-            place = self._places.get(partition)
-            if place is not None and place.number == number:
-                place.mark = Mark(place.mark.offset, epoch)
-        members = self._reached(partition, 0, number)
+        members = self._reached(partition, 0, number, epoch)
         self._each(members, lambda receiver, own: receiver.lead(partition, epoch, own))
 
     def grown(self, partitions: int) -> None:
@@ -356,7 +350,7 @@ class CommonTail:
         """Each member mirrors its floors to a group of its own."""
         return {}
 
-    def mirror_floors(self, _: object) -> None:
+    def mirror_floors(self) -> None:
         """Have the members mirror their floors; in the thread of the tail fetcher."""
         with self._lock:
             followers = list(self._followers)
@@ -373,14 +367,17 @@ class CommonTail:
         tail = self._tail
         return tail is not None and tail.runs_here
 
-    def _reached(self, partition: int, offset: int, number: int) -> dict[Follower, int]:
-        """Note how far a partition is read; returns its members."""
+    def _reached(
+        self, partition: int, offset: int, number: int, epoch: int | None = None
+    ) -> dict[Follower, int]:
+        """Note how far a partition is read, and its leader epoch if that is given; returns its members."""
         with self._lock:
             place = self._places.get(partition)
             if place is None or place.number != number:
                 return {}
             place.read = max(place.read, offset)
-            place.mark = Mark(max(place.mark.offset, offset), place.mark.epoch)
+            known = place.mark
+            place.mark = Mark(max(known.offset, offset), known.epoch if epoch is None else epoch)
             return dict(place.members)
 
     def _each(self, members: Mapping[Follower, int], call: Callable[[Receiver, int], None]) -> None:

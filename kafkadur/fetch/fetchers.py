@@ -10,6 +10,7 @@ from typing import Any
 
 from kafkadur.fetch.buffer import NOWHERE, Mark
 from kafkadur.fetch.common_tail import CommonTail, Place
+from kafkadur.fetch.floor_mirror import FloorMirror
 from kafkadur.fetch.group_floors import GroupFloors
 from kafkadur.fetch.kafka_thread import Receiver
 from kafkadur.fetch.range_fetcher import RangeFetcher
@@ -44,7 +45,7 @@ class Fetchers:
         the floors of those that do.
         """
         self.receiver = receiver
-        self._topic, self._group, self._metadata = topic, group, floor_metadata
+        self._group, self._metadata = group, floor_metadata
         self._common, self._floors = common, floors
         self._make_tail = partial(
             TailFetcher,
@@ -66,8 +67,10 @@ class Fetchers:
         self._stopped = False
         #: tail fetchers that end
         self._ending: list[TailFetcher] = []
-        #: the floors that were mirrored while it shared
-        self._mirrored: dict[int, int] = {}
+        #: of the floors while it shares one
+        self._mirror = FloorMirror(
+            receiver, commit=lambda changed: floors.mirror(group, topic, changed, floor_metadata)
+        )
         self._ranges = RangeFetcher(member=receiver, kafka=kafka, topic=topic, topic_id=topic_id, group=group)
         self.read_range = self._ranges.read_range
         if not common.enter(self):
@@ -86,14 +89,17 @@ class Fetchers:
 
     def start(self) -> None:
         """Start reading; raises `ResourceLimit` if the system allows no further thread."""
-        try:
-            if self._tail is None:
-                self._common.start()
-            elif not self._tail.is_started:
-                self._tail.start()
-        except KafkadurError:
-            self.stop()
-            raise
+        if self._tail is None:
+            self._common.start()
+        else:
+            self._start_alone()
+
+    def _start_alone(self) -> None:
+        """Start its own tail fetcher, once: the thread of the common one may do it at the same time."""
+        with self._lock:
+            tail = self._tail
+            if tail is not None and not tail.is_started and not self._stopped:
+                tail.start()
 
     def stop(self) -> None:
         """Mirror the last floors and stop; returns at once."""
@@ -183,7 +189,7 @@ class Fetchers:
         """Share a tail fetcher from now on; in the thread of its own one, which ends then."""
         with self._lock:
             tail = self._tail
-            if self._stopped or tail is None or tail.is_told:
+            if self._stopped or tail is None or tail.has_commands:
                 return False
             if not self._common.move_in(self, followed):
                 return False
@@ -209,16 +215,11 @@ class Fetchers:
             self._marks.clear()
             self._ending = [each for each in self._ending if not each.join(0)]
         try:
-            if not tail.is_started:
-                tail.start()
+            self._start_alone()
         except KafkadurError as error:
             self.receiver.fail(error)
 
     def mirror_floors(self) -> None:
         """Mirror floors that have changed, if it shares a tail fetcher: its own one mirrors them itself."""
-        if self._tail is not None or not self._metadata:
-            return
-        floors = {p: o for p, o in self.receiver.floors().items() if self._mirrored.get(p) != o}
-        if floors:
-            self._floors.mirror(self._group, self._topic, floors, self._metadata)
-            self._mirrored |= floors
+        if self._tail is None and self._metadata:
+            self._mirror.mirror()

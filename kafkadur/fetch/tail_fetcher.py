@@ -26,6 +26,7 @@ from kafkadur.fetch.reading_turn import ReadingTurn
 from kafkadur.runtime.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.kafka_refusal import refused
 from kafkadur_coordinators.lost_brokers import SILENT_S
+from kafkadur_coordinators.topics import mirror_floors
 
 _log = logging.getLogger("kafkadur.readers")
 
@@ -55,7 +56,7 @@ class TailFetcher(KafkaThread):
         group: str,
         floor_metadata: str,
         park: Callable[[Followed], bool] | None = None,
-        mirror: Callable[[Consumer], None] | None = None,
+        mirror: Callable[[], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         probe: Probe = no_probe,
     ) -> None:
@@ -75,7 +76,8 @@ class TailFetcher(KafkaThread):
         )
         self._member = member
         self._park = park
-        self._floors = FloorMirror(member, topic, floor_metadata)
+        self._metadata = floor_metadata
+        self._floors = FloorMirror(member, commit=self._commit_floors)
         self._mirror_floors = mirror or self._floors.mirror
         self._mirror_at = 0.0
         self._probe = probe
@@ -204,7 +206,7 @@ class TailFetcher(KafkaThread):
             with self._turn.lock:  # a thread of the application reads no more from now on
                 pass
         self._reader_log.check_topic(self._member.display)
-        self._mirror_floors(self._consumer)  # closing the Consumer waits for it
+        self._mirror_floors()  # closing the Consumer waits for it
 
     def _step(self) -> float:
         """Do what there is to do, and read once; returns the seconds to wait before the next step."""
@@ -226,7 +228,7 @@ class TailFetcher(KafkaThread):
             self._find_leaders(consumer)
         self._find_ends()
         consumer = self._consumer
-        self._mirror(consumer)
+        self._mirror()
         if self._parks():
             self._closing = True
             return 0.0
@@ -271,7 +273,7 @@ class TailFetcher(KafkaThread):
         return threading.current_thread() is self._thread
 
     @property
-    def is_told(self) -> bool:
+    def has_commands(self) -> bool:
         """Whether there are commands that were not obeyed yet."""
         return bool(self._commands)
 
@@ -338,7 +340,7 @@ class TailFetcher(KafkaThread):
 
     def _read_inline(self, timeout: float, is_over: Callable[[], bool]) -> None:
         consumer = self._consumer
-        self._mirror(consumer)
+        self._mirror()
         if not self._arrived:  # else an exception of a signal handler has left something
             self._turn.lend(timeout)
             self._waits_inline = True
@@ -469,12 +471,16 @@ class TailFetcher(KafkaThread):
             raise refused(error, f"topic {self._topic}") or broken(error.str(), self._topic)
         _log.info("reading %s[%d]: %s", self._topic, partition, error.str())
 
-    def _mirror(self, consumer: Consumer) -> None:
+    def _commit_floors(self, floors: Mapping[int, int]) -> None:
+        if self._metadata:
+            mirror_floors(self._consumer, self._topic, floors, self._metadata)
+
+    def _mirror(self) -> None:
         now = self._monotonic()
         if now < self._mirror_at:
             return
         self._mirror_at = now + _MIRROR_EVERY
-        self._mirror_floors(consumer)
+        self._mirror_floors()
 
 
 def _only_ends(messages: Records) -> bool:

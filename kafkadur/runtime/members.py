@@ -168,6 +168,8 @@ class Members:
             )
             self._start_readers(served)
         except BaseException:
+            for member in wake:  # a reader that several members share must not go on for this one
+                member.readers.stop()
             thread.turn_away(membership)
             raise
         self.checkpoints.add(member, membership.subscription)

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer
 
 import kafkadur
-from kafkadur.fetch import floor_mirror, kafka_thread, tail_fetcher
+from kafkadur.fetch import kafka_thread, tail_fetcher
 from kafkadur.fetch.native import new_consumer
 from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur.stack import Stack, embedded
@@ -129,7 +129,7 @@ async def test_closing_a_subscription_does_not_keep_others_waiting(
         mirror_floors(consumer, topic, floors, metadata)
         mirrored.update(floors.values())
 
-    monkeypatch.setattr(floor_mirror, "mirror_floors", mirror)
+    monkeypatch.setattr(tail_fetcher, "mirror_floors", mirror)
     (proxy,) = fragile.stack.kafka_proxies
     topic = fragile.topic(range(2))
     async with (

@@ -5,6 +5,7 @@ The tail fetchers are stand-ins that read a list when they are told to; the rest
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -84,7 +85,7 @@ class Tail:
         """It never rests."""
 
     @property
-    def is_told(self) -> bool:
+    def has_commands(self) -> bool:
         return bool(self.commands)
 
     def start(self) -> None:
@@ -338,6 +339,56 @@ def test_a_reader_that_fails_leaves_all_to_their_own(world: World) -> None:
     assert all(all_got(world, member) for member, _ in members)
     assert [member.ends for member, _ in members] == [[(0, 4, 7)]] * 3
     assert not any(member.failure for member, _ in members), "their own readers tell them"
+
+
+def test_one_that_comes_after_a_failure_gets_a_new_reader(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes before the others have left the reader that failed."""
+    for _ in range(2):
+        world.follow(*world.attach(), 0, 0, NOWHERE)
+    world.step()
+    late: list[tuple[Member, Fetchers]] = []
+    take_over = Fetchers.take_over
+
+    def meanwhile(self: Fetchers, *left: Any) -> None:
+        if not late:
+            late.append(world.attach())
+            world.follow(*late[0], 0, 0, NOWHERE)
+        take_over(self, *left)
+
+    monkeypatch.setattr(Fetchers, "take_over", meanwhile)
+    (tail,) = world.running
+    tail.ended = True
+    world.common.fail(IllegalState("it cannot read"))
+    world.log.ends[0] = 3
+    world.settle()
+    assert all_got(world, late[0][0])
+
+
+def test_floors_of_an_earlier_subscription_are_not_committed_for_a_later_one() -> None:
+    """Both have the same group; the earlier one had settled more."""
+    committed: list[tuple[str, dict[int, int], str]] = []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def commit(self, group: str, _topic: str, floors: dict[int, int], *, metadata: str) -> None:
+            begun.set()
+            assert goes_on.wait(10)
+            committed.append((group, floors, metadata))
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    floors = GroupFloors(lambda: cast("Any", Slow()))
+    floors.mirror("another", "t", {0: 1}, "a")
+    assert begun.wait(10)
+    floors.mirror("g", "t", {0: 100}, "earlier")
+    floors.mirror("g", "t", {1: 7}, "later")
+    floors.mirror("g", "t", {1: 8}, "later")
+    goes_on.set()
+    assert floors.flush("g", 10)
+    assert committed == [("another", {0: 1}, "a"), ("g", {1: 8}, "later")]
 
 
 def test_a_reader_that_still_ends_leaves_the_next_one_alone(world: World) -> None:
