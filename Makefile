@@ -5,7 +5,7 @@ RUN := .venv/bin/python
 # Options for the command behind a target, for example: make test ARGS="-k lanes -x"
 ARGS ?=
 # Processes that share the tests and one stack. Most tests wait more than they compute, hence more than cores.
-WORKERS ?= 5
+WORKERS ?= 6
 PYTEST := $(RUN) -m pytest -n $(WORKERS)
 # Where it is set, each of the hundreds of processes that tests start would compile the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
