@@ -101,7 +101,7 @@ def test_what_kafka_removed_meanwhile_is_not_settled_as_if_it_had_come(lab: Lab)
 
 
 def test_it_is_the_record_that_the_source_has(lab: Lab) -> None:
-    topic = lab.place.topic()
+    topic = lab.place.topic(retention_ms=-1)
     lab.place.raw.produce(topic, b"v", b"k", headers=[("a", b"1"), ("b", None)], timestamp=1_700_000_000_123)
     lab.place.raw.produce(topic, None, None)
     lab.place.publish(topic, range(9))

@@ -88,7 +88,7 @@ def read(stack: Stack, topic: str, count: int) -> list[confluent_kafka.Message]:
 def test_published_message_arrives_with_fields_and_properties(
     producer: Producer, kafkadur_stack: Stack, kafkadur_topic: TopicFactory
 ) -> None:
-    topic = kafkadur_topic()
+    topic = kafkadur_topic(retention_ms=-1)
     producer.publish(
         topic,
         "hello",
@@ -151,7 +151,7 @@ def test_without_a_message_id_and_with_a_tombstone(
 def test_send_returns_the_place_of_the_message(
     producer: Producer, kafkadur_stack: Stack, kafkadur_topic: TopicFactory
 ) -> None:
-    topic = kafkadur_topic(partitions=3)
+    topic = kafkadur_topic(partitions=3, retention_ms=-1)
 
     async def main() -> list[Receipt]:
         sent = [

@@ -112,7 +112,7 @@ async def test_refused_numbers_of_calls_change_nothing(place: Place) -> None:
 
 async def test_a_message_can_be_of_1970(place: Place) -> None:
     """Kafka's client takes the timestamp 0 for now, so it is written as 1."""
-    topic = place.make_topic(1)
+    topic = place.make_topic(1, retention_ms=-1)
     async with place.connect() as connection, connection.producer() as producer:
         await producer.send(topic, b"1", timestamp=0)
         for wrong in (-1, 1.5, 2**70):

@@ -42,7 +42,7 @@ SHAPES: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | 
 @pytest.fixture
 def topic(kafkadur_stack: Stack, kafkadur_topic: TopicFactory) -> str:
     """Provide a topic of two partitions, with the messages of odd shapes in the first."""
-    name = kafkadur_topic(partitions=2)
+    name = kafkadur_topic(partitions=2, retention_ms=-1)  # messages of 1970 are to stay
     producer = confluent_kafka.Producer({"bootstrap.servers": kafkadur_stack.kafka, "linger.ms": 0})
     for key, value, headers, timestamp in SHAPES:
         sent: Any = headers
@@ -387,7 +387,7 @@ def test_a_python_function_among_the_settings_selects_the_other_client(
     kafkadur_stack: Stack, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "_told", set[tuple[str, str]]())
-    config = consumer_config({"bootstrap.servers": kafkadur_stack.kafka, "stats_cb": print}, "g")
+    config = consumer_config({"bootstrap.servers": kafkadur_stack.kafka, "throttle_cb": print}, "g")
     logger = ReaderLog(topic, "", config)
     with caplog.at_level(logging.INFO, "kafkadur.readers"):
         for _ in range(2):
@@ -395,7 +395,7 @@ def test_a_python_function_among_the_settings_selects_the_other_client(
             assert isinstance(consumer, confluent_kafka.Consumer)
             consumer.close()
     assert [record.message for record in caplog.records] == [
-        "Kafka is read by confluent-kafka, because stats_cb is a Python function"
+        "Kafka is read by confluent-kafka, because throttle_cb is a Python function"
     ]
     monkeypatch.setenv("KAFKADUR_PURE", "1")
     assert not is_native()

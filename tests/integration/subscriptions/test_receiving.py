@@ -204,7 +204,7 @@ async def test_receive_after_close_raises(place: Place) -> None:
 
 @both_types
 async def test_properties_and_fields_arrive_typed(place: Place, kind: TypeName) -> None:
-    topic = place.topic()
+    topic = place.topic(retention_ms=-1)
     given: dict[str, Property] = {
         "text": "grüße",
         "empty": "",
