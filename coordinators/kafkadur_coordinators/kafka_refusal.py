@@ -11,13 +11,15 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError
 
 from kafkadur_sharing.errors import KafkaRefused
 
 _log = logging.getLogger("kafkadur.kafka")
+
+T = TypeVar("T")
 
 _FORBIDDEN: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -66,14 +68,14 @@ def _reason(error: KafkaError) -> str:
     return _AROUND.sub("", error.str())
 
 
-def tell(further: Callable[[KafkaError], object] | None, error: KafkaError) -> None:
-    """Pass an error to the user's own `error_cb`; its exceptions are logged and do not stop our client."""
-    if further is None:
+def tell(function: Callable[[T], object] | None, told: T, *, name: str = "error_cb") -> None:
+    """Call a function of the user's configuration; its exceptions are logged and do not stop our client."""
+    if function is None:
         return
     try:
-        further(error)
+        function(told)
     except Exception:  # noqa: BLE001 - whatever a callback of the user raises
-        _log.exception("the error_cb of the configuration failed")
+        _log.exception("the %s of the configuration failed", name)
 
 
 class Refusals:

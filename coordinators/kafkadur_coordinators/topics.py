@@ -27,6 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.client_settings import without_statistics
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.lost_brokers import ASK_S, SILENT_S, answers
 from kafkadur_sharing.errors import (
@@ -98,7 +99,11 @@ class Topics:
     def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
         """`kafka` is confluent configuration; `timeout` in seconds. Raises `IllegalState` for a wrong one."""
         self._refusals = Refusals(kafka.get("error_cb"))
-        self._config: dict[str, Any] = {**_ASKING, **kafka, "error_cb": self._refusals}
+        self._config: dict[str, Any] = {
+            **_ASKING,
+            **without_statistics(kafka),
+            "error_cb": self._refusals,
+        }
         self._timeout = timeout
         self._admin: AdminClient | None = self._make()
         self._pid = os.getpid()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -214,6 +215,8 @@ class KafkaThread:
 
     def _make(self) -> Consumer:
         config = {**self._config, "error_cb": self._hear}
+        if (statistics := config.get("stats_cb")) is not None:
+            config["stats_cb"] = partial(tell, statistics, name="stats_cb")
         return new_consumer(config, logger=self._reader_log, topic=self._topic)
 
     def _loop(self) -> None:

@@ -16,6 +16,9 @@ from kafkadur_coordinators.kafka_refusal import refused
 
 _log = logging.getLogger("kafkadur.readers")
 
+#: Seconds between two polls of a client that has nothing to read.
+_POLLED_EVERY_S = 10.0
+
 
 class RangeFetcher(KafkaThread):
     """Reads single ranges: redeliveries, and leases on partitions that the member does not follow."""
@@ -45,10 +48,15 @@ class RangeFetcher(KafkaThread):
         while not self._closing:
             if not self._waiting:
                 rest(self._consumer)
-                self._work.wait()
-                self._work.clear()
+                self._rest()
                 continue
             self._read(*self._waiting.popleft())
+
+    def _rest(self) -> None:
+        """Wait for a range, and take statistics and lines of the log out of the client's queue meanwhile."""
+        while not self._work.wait(_POLLED_EVERY_S):
+            self._consumer.consume(AT_ONCE, 0)
+        self._work.clear()
 
     def _read(self, partition: int, start: int, end: int, token: int) -> None:
         self._starts[partition] = TopicPartition(self._topic, partition, start)

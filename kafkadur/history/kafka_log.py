@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kafkadur.admin.topics import TopicAdmin
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.client_settings import for_own_messages
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.redelivery import in_ms
 
@@ -39,7 +40,7 @@ class KafkaLog:
         `client` makes the client that writes from its configuration, and `prepare` does what the method does;
         by default both use Kafka. Raises `KafkaException` for a wrong configuration.
         """
-        self._kafka = {name: value for name, value in kafka.items() if not callable(value)}
+        self._kafka = for_own_messages(kafka)
         self._config = {
             "compression.type": "zstd",
             **self._kafka,

@@ -21,13 +21,22 @@ cdef class _Client:
     """Takes the lines of the log and the errors of one client of librdkafka, in the thread that calls it."""
 
     cdef object _logger
+    #: the functions of the application, or None
     cdef object _on_error
+    cdef object _on_statistics
     #: what a callback has raised
     cdef object _raised
 
     cdef _tell(self, int level, const char *facility, const char *name, const char *text):
         parts = [each.decode(errors="replace") for each in (<bytes>facility, <bytes>name, <bytes>text)]
         self._logger.log(_LEVELS[min(level, 7)], "%s [%s] %s", *parts)
+
+    cdef dict _without_functions(self, config):
+        """Return the settings without those functions that this client calls itself."""
+        config = dict(config)
+        self._on_error = config.pop("error_cb", None)
+        self._on_statistics = config.pop("stats_cb", None)
+        return config
 
     cdef int _raise(self) except -1:
         """Raise what a callback has raised."""
@@ -61,6 +70,8 @@ cdef class _Client:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text.decode(errors="replace")))
             conf_set_log_cb(conf, _log)
             conf_set_error_cb(conf, _error)
+            if self._on_statistics is not None:
+                conf_set_stats_cb(conf, _statistics)
             conf_set_opaque(conf, <void *>self)
             made = rd_new(kind, conf, text, _TEXT)
             if made == NULL:
@@ -102,6 +113,18 @@ cdef void _error(rd_kafka_t *rk, int code, const char *reason, void *opaque) noe
             client._on_error(KafkaError(code, reason.decode(errors="replace")))
     except BaseException as error:
         client._raised = error
+
+
+cdef int _statistics(rd_kafka_t *rk, char *text, size_t length, void *opaque) noexcept with gil:
+    """Pass the statistics of the client on, a text in JSON; returns 0: librdkafka frees it."""
+    cdef _Client client
+    if opaque != NULL:
+        client = <_Client>opaque
+        try:
+            client._on_statistics(text[:length].decode(errors="replace"))
+        except BaseException as error:
+            client._raised = error
+    return 0
 
 
 cdef object _failed(int code):

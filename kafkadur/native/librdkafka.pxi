@@ -62,6 +62,7 @@ cdef extern from *:
     } rd_kafka_vu_t;
     typedef void (*kd_log_cb)(const rd_kafka_t *, int, const char *, const char *);
     typedef void (*kd_error_cb)(rd_kafka_t *, int, const char *, void *);
+    typedef int (*kd_stats_cb)(rd_kafka_t *, char *, size_t, void *);
     typedef void (*kd_report_cb)(rd_kafka_t *, const rd_kafka_message_t *, void *);
 
     static struct {
@@ -70,6 +71,7 @@ cdef extern from *:
         int (*conf_set)(rd_kafka_conf_t *, const char *, const char *, char *, size_t);
         void (*conf_set_log_cb)(rd_kafka_conf_t *, kd_log_cb);
         void (*conf_set_error_cb)(rd_kafka_conf_t *, kd_error_cb);
+        void (*conf_set_stats_cb)(rd_kafka_conf_t *, kd_stats_cb);
         void (*conf_set_opaque)(rd_kafka_conf_t *, void *);
         void *(*opaque)(const rd_kafka_t *);
         const char *(*name)(const rd_kafka_t *);
@@ -128,6 +130,7 @@ cdef extern from *:
         {&rk.conf_set, "rd_kafka_conf_set"},
         {&rk.conf_set_log_cb, "rd_kafka_conf_set_log_cb"},
         {&rk.conf_set_error_cb, "rd_kafka_conf_set_error_cb"},
+        {&rk.conf_set_stats_cb, "rd_kafka_conf_set_stats_cb"},
         {&rk.conf_set_opaque, "rd_kafka_conf_set_opaque"},
         {&rk.opaque, "rd_kafka_opaque"},
         {&rk.name, "rd_kafka_name"},
@@ -228,6 +231,7 @@ cdef extern from *:
         kd_value u
     ctypedef void (*kd_log_cb)(const rd_kafka_t *, int, const char *, const char *) noexcept
     ctypedef void (*kd_error_cb)(rd_kafka_t *, int, const char *, void *) noexcept
+    ctypedef int (*kd_stats_cb)(rd_kafka_t *, char *, size_t, void *) noexcept
     ctypedef void (*kd_report_cb)(rd_kafka_t *, const rd_kafka_message_t *, void *) noexcept nogil
 
     ctypedef struct kd_function:
@@ -241,6 +245,7 @@ cdef extern from *:
     int conf_set "rk.conf_set"(rd_kafka_conf_t *, const char *, const char *, char *, size_t) nogil
     void conf_set_log_cb "rk.conf_set_log_cb"(rd_kafka_conf_t *, kd_log_cb) nogil
     void conf_set_error_cb "rk.conf_set_error_cb"(rd_kafka_conf_t *, kd_error_cb) nogil
+    void conf_set_stats_cb "rk.conf_set_stats_cb"(rd_kafka_conf_t *, kd_stats_cb) nogil
     void conf_set_opaque "rk.conf_set_opaque"(rd_kafka_conf_t *, void *) nogil
     void *rd_opaque "rk.opaque"(const rd_kafka_t *) nogil
     const char *rd_name "rk.name"(const rd_kafka_t *) nogil

@@ -215,14 +215,13 @@ cdef class Producer(_Client):
     cdef set _names
 
     def __init__(self, config, *, logger):
-        """`config` has texts, numbers and bools, and perhaps `error_cb`.
+        """`config` has texts, numbers and bools, and perhaps `error_cb` and `stats_cb`.
 
         Raises KafkaException for a setting that librdkafka refuses, ValueError for one that only
         confluent-kafka takes: another callable.
         """
         cdef rd_kafka_conf_t *conf
-        config = dict(config)
-        self._on_error = config.pop("error_cb", None)
+        config = self._without_functions(config)
         self._logger = logger
         self._topics = {}
         self._made_in = _generation
@@ -373,7 +372,7 @@ cdef class Producer(_Client):
             self._otherwise(topic, value, key=key, properties=properties, **others)
         elif self.reports == 0 and self._number % _SERVED_EVERY == 0:
             # This thread has allocated the messages, so it frees them fastest. No function of the caller but
-            # `error_cb` is called, because no message has a report of its own.
+            # `error_cb` and `stats_cb` is called, because no message has a report of its own.
             self._inside += 1
             rd_poll(self._rk, 0)
             self._inside -= 1

@@ -36,15 +36,14 @@ cdef class Consumer(_Client):
     cdef bint _closed
 
     def __init__(self, config, *, logger, topic):
-        """`config` has texts, numbers and bools, and perhaps `error_cb`; `topic` is the one that is read.
+        """`config` has texts, numbers and bools, and perhaps `error_cb` and `stats_cb`; `topic` is the one that is read.
 
         Raises KafkaException for a setting that librdkafka refuses, ValueError for one that only
         confluent-kafka takes: another callable.
         """
         if not self._make_room(_FEW):
             raise MemoryError
-        config = dict(config)
-        self._on_error = config.pop("error_cb", None)
+        config = self._without_functions(config)
         self._logger = logger
         self._handle = _Handle()
         self._handle.generation = _generation

@@ -24,8 +24,8 @@ _OURS = ("on_delivery", "dr_cb")
 def new_client(config: Mapping[str, Any]) -> confluent_kafka.Producer:
     """Return a client that writes; `config` is confluent-kafka configuration.
 
-    A client with a delivery callback, or with a setting that is a Python function other than `error_cb`, is
-    confluent-kafka's. Raises `KafkaException` for a setting that librdkafka refuses.
+    A client with a delivery callback, or with a setting that is a Python function other than `error_cb` and
+    `stats_cb`, is confluent-kafka's. Raises `KafkaException` for a setting that librdkafka refuses.
     """
     taken = {name: value for name, value in config.items() if name not in _OURS}
     logger = taken.pop("logger", client_log)

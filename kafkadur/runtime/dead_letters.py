@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
 from kafkadur.message.tracing import Sending, Tracing
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.client_settings import for_own_messages
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 
 _log = logging.getLogger("kafkadur.dead_letters")
@@ -116,7 +117,7 @@ class DeadLetters:
         self._tracing = tracing
         self._make = client if client is not None else _client
         self._create = create if create is not None else self._create_in_kafka
-        self._kafka = {name: value for name, value in kafka.items() if not callable(value)}
+        self._kafka = for_own_messages(kafka)
         self._config = {
             **self._kafka,
             "acks": "all",

@@ -22,6 +22,7 @@ from kafkadur.message.tracing import Tracing
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.runtime.clients import topics_of
 from kafkadur.settings import Settings
+from kafkadur_coordinators.client_settings import without_statistics
 from kafkadur_coordinators.journal import checkpoints
 from kafkadur_coordinators.journal.origins import Origin, state_of
 from kafkadur_coordinators.journal.records import last_incarnation
@@ -122,7 +123,8 @@ class Transaction:
 
     def _start(self) -> None:
         settings = self._settings
-        config = settings_of({**settings.kafka, **self._config}, settings.namespace, self.session)
+        known = without_statistics({**settings.kafka, **self._config})
+        config = settings_of(known, settings.namespace, self.session)
         self._beside.open()
         self._producer = TransactedProducer(
             config,

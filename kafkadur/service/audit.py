@@ -20,6 +20,7 @@ from kafkadur.admin.topics import TopicAdmin
 from kafkadur.service.access import Caller
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.client_settings import for_own_messages
 from kafkadur_sharing.errors import KafkadurError, KafkaUnavailable
 
 _log = logging.getLogger("kafkadur.service")
@@ -66,7 +67,7 @@ class Audit:
 
     def _connect(self) -> Producer:
         safe = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": round(self._timeout * 1000)}
-        return Producer({**self._settings.kafka, **safe}, logger=client_log)
+        return Producer({**for_own_messages(self._settings.kafka), **safe}, logger=client_log)
 
     def close(self) -> None:
         """Close the connections; all records were written before."""

@@ -25,6 +25,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.client_settings import without_statistics
 from kafkadur_coordinators.journal import records
 from kafkadur_coordinators.journal.checkpoints import superseded
 from kafkadur_coordinators.journal.origins import Origin, origin_of
@@ -101,7 +102,7 @@ class Journal:
         the topic of the offsets settled by transactions: an open transaction delays its readers alone.
         """
         self._refusals = Refusals(kafka.get("error_cb"))
-        self._config: dict[str, Any] = {**kafka, "error_cb": self._refusals}
+        self._config: dict[str, Any] = {**without_statistics(kafka), "error_cb": self._refusals}
         self.topic = transactions_topic(namespace) if transactions else journal_topic(namespace)
         # the client requires a group; no offsets are committed
         self._group = f"kafkadur:{namespace}:journal"

@@ -1,7 +1,6 @@
 """The compiled client of producers, beside confluent-kafka's: the same messages, reports and errors."""
 
 import enum
-import json
 import logging
 import math
 import sys
@@ -323,9 +322,9 @@ def test_settings_are_those_of_confluent_kafka(
     for name in ("on_delivery", "dr_cb"):
         assert type(new_client({"bootstrap.servers": NOWHERE, name: print})) is confluent_kafka.Producer
     with caplog.at_level(logging.INFO):
-        client = new_client({"bootstrap.servers": NOWHERE, "stats_cb": json.loads})
+        client = new_client({"bootstrap.servers": NOWHERE, "throttle_cb": print})
     assert type(client) is confluent_kafka.Producer
-    assert "stats_cb is a Python function" in caplog.text
+    assert "throttle_cb is a Python function" in caplog.text
     with caplog.at_level(logging.INFO):
         client = new_client({"bootstrap.servers": NOWHERE, "default.topic.config": {"acks": "all"}})
     assert type(client) is confluent_kafka.Producer
