@@ -1,7 +1,7 @@
 """Rebuilding what Redis lost, or went on with: from checkpoints, mirrored floors, and what a server kept."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import redis
 
 from kafkadur.stack import as_administrator
 from kafkadur.testing.pytest_plugin import TopicFactory
+from kafkadur_coordinators.changes import Changes
 from kafkadur_coordinators.interface import PartitionReport, Settled
 from kafkadur_coordinators.journal import checkpoints, recoveries
 from kafkadur_coordinators.journal.origins import Origin, state_of
@@ -328,3 +329,34 @@ def test_a_change_begins_nowhere_where_the_journal_knows_a_later_incarnation(
     assert known is not None
     assert known.incarnation > late
     assert standing(alone)[0].floor == 3
+
+
+def test_members_settle_nothing_while_a_process_that_knows_a_later_incarnation_rebuilds(
+    alone: Party, kafkadur_topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is read, and replaced later: what is confirmed in between would be forgotten."""
+    topic = kafkadur_topic()
+    produce(alone.kafka, topic, [20])
+    first = alone.attach(topic, start="earliest")
+    say(first, 1, PartitionReport(partition=0, readable_end=10))
+    shard = alone.journal.shard(alone.key().tag)
+    late = alone.journal.append_incarnations("elsewhere", {shard: [alone.key().tag]})[shard]
+    read = Changes.inspected
+    refusals: list[str] = []
+
+    def read_and_settle(self: Changes, *arguments: Any) -> Sequence[Any]:
+        found = list(read(self, *arguments))
+        with pytest.raises(Refusal) as refused:
+            say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 2))]), credit=0)
+        refusals.append(refused.value.code)
+        return found
+
+    monkeypatch.setattr(Changes, "inspected", read_and_settle)
+    alone.lifecycle.rebuild({alone.key(): late})
+    assert refusals == ["RESTARTED"]
+    monkeypatch.undo()
+    second = alone.attach(topic)
+    assert second.attached.incarnation > late
+    assert say(second, 1).grace_ms == 0, "all who were attached are back"
+    say(second, 2, PartitionReport(partition=0, readable_end=20, log_end=20), credit=20)
+    assert standing(alone)[0].floor == 0

@@ -27,6 +27,10 @@ end
 if doubtful then
   ctx.doubt = 2
   wake_all(ctx) -- their next exchange tells them to attach again
+elseif code == 'RESTARTED' and ctx.server == ctx.here and ctx.doubt ~= 2 then
+  -- The caller has seen a later incarnation. Members that have not must settle nothing that it does not read any more.
+  ctx.server = ''
+  wake_all(ctx)
 end
 ctx.rebuild, ctx.rebuild_server = request[RebuildRequest.token], ctx.here
 ctx.rebuild_until = ctx.now + request[RebuildRequest.lasts]
