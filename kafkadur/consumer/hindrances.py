@@ -42,9 +42,14 @@ class Hindrances(Part):
                 grace_ms / 1000,
             )
 
-    def look(self, now: float) -> None:
-        """Look whether open transactions hold messages back; `now` is monotonic seconds."""
+    def look(self, now: float, *, paused: bool) -> None:
+        """Look whether open transactions hold messages back; `now` is monotonic seconds.
+
+        `paused`: nothing is read, because enough was. Then it is not known.
+        """
         before, self._held_back = self._held_back, dict[int, _HeldBack]()
+        if paused:
+            return
         for partition, buffer in self._fetch.buffers.items():
             if not buffer.position <= buffer.stop < buffer.end:
                 continue

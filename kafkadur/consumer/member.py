@@ -302,7 +302,7 @@ class Member:
         if self.lag.judge_in_time(now):
             with self.lock:
                 self.lag.judge()
-                self._hindrances.look(now)
+                self._hindrances.look(now, paused=self.intake.has_enough)
                 self._in_flight.let_go(now)
         self.teller.tell()
 

@@ -455,3 +455,29 @@ def test_a_change_that_was_broken_off_while_an_exchange_is_under_way_is_no_defec
 
     CoordinatorThread._guarded(served, step)  # noqa: SLF001 - what the thread calls
     assert isinstance(driver.member.failed, LeaseLost)
+
+
+def test_open_transactions_are_not_blamed_for_what_a_full_member_does_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A partition whose end was reached grows while the reader pauses, because another one fills the member."""
+    driver = Driver(partitions=2, window=10_000)
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(0, next_=0, readable_end=0), state(1, next_=0, readable_end=0)])
+    member, number = driver.member, driver.reading.followed[1][1]
+    member.intake.reach(1, 0, number)
+    member.intake.end_at(1, 500, number)
+
+    def look_for(seconds: int) -> str:
+        for _ in range(seconds):
+            driver.now += 1.0
+            member.look_around(driver.now)
+        return caplog.text
+
+    driver.records(0, range(30_000))
+    assert member.intake.has_enough
+    assert not look_for(10)
+    driver.exchange(0, 1, [state(1, next_=10, readable_end=10)], [lease(1, 1, 0, 10)])
+    assert not member.intake.has_enough, "it reads, and nothing comes"
+    assert not look_for(2)
+    assert "500 offsets of t[1] wait behind an open transaction" in look_for(4)
