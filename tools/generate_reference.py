@@ -52,9 +52,9 @@ $ export KAFKADUR_KAFKA=kafka:9092 KAFKADUR_REDIS=redis://redis:6379/0 KAFKADUR_
 `kafka_config` (`KAFKADUR_KAFKA_CONFIG`) names a file with settings of Kafka's client, `name=value` on each
 line. Those in `kafka` win.
 
-`kafka` may have functions as confluent-kafka knows them, in Python. `stats_cb` gets the statistics of readers and producers every
-`statistics.interval.ms`. Other functions than `stats_cb` and `error_cb` select confluent-kafka's client, which is slower than the
-compiled one.
+`kafka` may have functions as confluent-kafka knows them, in Python. `stats_cb` gets the statistics of readers
+and producers every `statistics.interval.ms`. Other functions than `stats_cb` and `error_cb` select
+confluent-kafka's client, which is slower than the compiled one.
 
 ## Other variables
 

@@ -7,7 +7,7 @@ another type, another settlement state, another subscription. Pure; `changes.py`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -78,18 +78,19 @@ def settlement_of(view: PartitionView) -> SettlementState:
         for run in view.runs
         if run.start < end
     ]
-    waiting += [Waiting(start, stop, redelivered=True) for start, stop in _undecided(view, end)]
+    waiting += _undecided(view, end)
     return SettlementState(next=end, seen=view.seen, waiting=tuple(sorted(waiting)))
 
 
-def _undecided(view: PartitionView, end: int) -> Iterator[tuple[int, int]]:
-    """Ranges from base to `end` that are neither settled nor listed as exceptions."""
-    if view.base >= end:
-        return
+def _undecided(view: PartitionView, end: int) -> list[Waiting]:
+    """Ranges from base to `end` that are neither settled nor listed as exceptions; there may be thousands."""
+    base = view.base
+    if base >= end:
+        return []
     known = int.from_bytes(view.bits, "big")
-    digits = f"{known:b}".zfill(len(view.bits) * 8)[view.base - view.origin : end - view.origin]
-    for found in _ZEROS.finditer(digits.ljust(end - view.base, "0")):
-        yield view.base + found.start(), view.base + found.end()
+    digits = f"{known:b}".zfill(len(view.bits) * 8)[base - view.origin : end - view.origin]
+    zeros = map(re.Match[str].span, _ZEROS.finditer(digits.ljust(end - base, "0")))
+    return [Waiting(base + start, base + stop, 0, True) for start, stop in zeros]
 
 
 def join(settlements: Sequence[SettlementState]) -> SettlementState:

@@ -104,7 +104,9 @@ class Keys:
             self._let_go(record)
 
     def _wait(self, key: Key, record: Record) -> None:
-        behind = self._behind.setdefault(key, deque())
+        behind = self._behind.get(key)
+        if behind is None:
+            behind = self._behind[key] = deque()
         self._waiting += 1
         if self._has_room(1) or len(behind) < LOADED:
             behind.append(record)

@@ -37,8 +37,10 @@ from kafkadur_sharing.keys import SubscriptionKey
 
 _log = logging.getLogger("kafkadur.checkpoints")
 
-#: Seconds between two checkpoints of a lane for which no caller waits.
+#: Seconds between two checkpoints of a lane for which no caller waits; more where they take long: at least so
+#: many times the CPU time that the last ones took.
 EVERY = 1.0
+_REST = 9
 #: Seconds between two looks whether the journal has the definition of a subscription.
 LOOK_EVERY = 300.0
 #: The most such looks of one round, and of one subscription's time those of others.
@@ -132,6 +134,10 @@ class CheckpointThread:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._next = 0.0
+        #: when the next checkpoints are due for which no caller waits
+        self._due_at = 0.0
+        #: CPU time that the last ones took, seconds
+        self._took = 0.0
         #: when to look for the next definition in the journal
         self._look_at = 0.0
 
@@ -163,7 +169,7 @@ class CheckpointThread:
             entry = self._entries.get(id(member))
             if entry is not None:
                 entry.gone = True
-            self._next = 0.0
+            self._next = self._due_at = 0.0
         self._bell.set()
 
     def above(
@@ -236,9 +242,10 @@ class CheckpointThread:
 
     def _work(self, *, everything: bool) -> None:
         now = time.monotonic()
-        due = everything or now >= self._next
+        used = time.thread_time()
+        due = everything or now >= self._due_at
         if due:
-            self._next = now + EVERY
+            self._next = self._due_at = now + max(EVERY, _REST * self._took)
         with self._lock:
             entries = list(self._entries.values())
             left = [entry for entry in entries if entry.gone]  # these settle nothing any more
@@ -249,6 +256,8 @@ class CheckpointThread:
         try:
             self._write(entries, due=due)
         finally:  # a node of a cluster may be away for long
+            if due:
+                self._took = time.thread_time() - used
             with self._lock:
                 for entry in [each for each in left if not each.dirty and not each.waiting]:
                     del self._entries[id(entry.member)]
@@ -364,8 +373,9 @@ class CheckpointThread:
             for view in one.partitions:
                 settlement = settlement_of(view)
                 key = checkpoints.key_of(origin, view.partition, self._writer, one.incarnation)
-                task.records.append((task.shard, key, checkpoints.encode(settlement)))
-                task.whole = task.whole and checkpoints.fits(settlement)
+                record = checkpoints.encoded(settlement)
+                task.records.append((task.shard, key, record.value))
+                task.whole = task.whole and record.whole
                 seen.add(view.partition)
         incarnations = {one.incarnation for one in inspections}
         if len(incarnations) == 1 and seen.issuperset(task.lanes):

@@ -30,6 +30,8 @@ def check_integer(name: str, value: object, least: int, most: int, *, instead: s
     Integers of other libraries count as integers, truth values do not. `name` is that of the parameter, and
     `instead` what may be given in place of an integer. Raises `IllegalState`.
     """
+    if type(value) is int and least <= value <= most:  # the check below takes a microsecond
+        return value
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         number = operator.index(value)
         if least <= number <= most:

@@ -25,8 +25,6 @@ KEY_PREFIX = b"settled/"
 FORMAT = 1
 #: Largest body, bytes: the rest is left out; the checkpoint states fewer settled offsets, never wrong ones.
 LARGEST_BODY = 512 * 1024
-#: No item that waits, nor all else of a body, is longer, bytes: six numbers of 9 at most, and two heads.
-_LARGEST_ITEM = 64
 #: How long a writer writes under the same keys, ms, and how long an old checkpoint is kept at least.
 WRITER_MS = 30 * 60 * 1000
 KEPT_MS = 2 * WRITER_MS
@@ -65,32 +63,39 @@ def subscription_of(key: bytes) -> str:
     return key[len(KEY_PREFIX) :].partition(b":")[0].decode(errors="replace")
 
 
-def fits(settlement: SettlementState) -> bool:
-    """Whether a record holds all of a settlement state; else it states too few settled offsets."""
-    few = (len(settlement.waiting) + 1) * _LARGEST_ITEM <= LARGEST_BODY  # that is cheaper to see
-    return few or len(_body(settlement)) <= LARGEST_BODY
+class Encoded(NamedTuple):
+    """A settlement state as the value of a record."""
+
+    value: bytes
+    #: whether it is all of it; else it was too long, and too few settled offsets are stated
+    whole: bool
 
 
 def encode(settlement: SettlementState) -> bytes:
-    """A settlement state as the value of a record; one that is too long is cut (`fits`)."""
+    """Return a settlement state as the value of a record; one that is too long is cut."""
+    return encoded(settlement).value
+
+
+def encoded(settlement: SettlementState) -> Encoded:
+    """Return a settlement state as the value of a record, and whether it is all of it."""
     head = struct.pack(">2sBQ", _MAGIC, _HEAD_VERSION, settlement.floor)
-    body = _body(settlement)
+    body, is_whole = _body(settlement), True
     while len(body) > LARGEST_BODY:
-        settlement = _shortened(settlement)
+        settlement, is_whole = _shortened(settlement), False
         body = _body(settlement)
-    return head + struct.pack(">I", zlib.crc32(head)) + struct.pack(">I", zlib.crc32(body)) + body
+    sums = struct.pack(">I", zlib.crc32(head)) + struct.pack(">I", zlib.crc32(body))
+    return Encoded(head + sums + body, is_whole)
 
 
 def _body(settlement: SettlementState) -> bytes:
     plain: list[int] = []
     marked: list[tuple[int, ...]] = []
     at = 0
-    for item in settlement.waiting:
-        plain += (item.start - at, item.end - item.start)
-        at = item.end
-        if item[2:] != (0, False, 0, False):
-            marks = int(item.redelivered) + 2 * int(item.suspect)
-            marked.append((len(plain) // 2 - 1, item.attempts, marks, item.due))
+    for number, (start, end, attempts, redelivered, due, suspect) in enumerate(settlement.waiting):
+        plain += (start - at, end - start)
+        at = end
+        if redelivered or attempts or due or suspect:
+            marked.append((number, attempts, redelivered + 2 * suspect, due))
     return cast("bytes", msgpack.packb([FORMAT, settlement.next, settlement.seen, plain, marked]))
 
 

@@ -460,7 +460,7 @@ def test_a_change_that_was_broken_off_while_an_exchange_is_under_way_is_no_defec
 def test_open_transactions_are_not_blamed_for_what_a_full_member_does_not_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A partition whose end was reached grows while the reader pauses, because another one fills the member."""
+    """A partition whose end was reached grows while the reader pauses: another one fills the member."""
     driver = Driver(partitions=2, window=10_000)
     driver.attach(0, 1)
     driver.exchange(0, 1, [state(0, next_=0, readable_end=0), state(1, next_=0, readable_end=0)])
