@@ -27,8 +27,8 @@ from kafkadur.durations import seconds
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.handlers.retries import ATTEMPTS, Exceptions, Retries, RetryDelay
-from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.forked import forked
+from kafkadur.runtime.served import Served
 from kafkadur.runtime.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import ConnectionClosed, LeaseLost

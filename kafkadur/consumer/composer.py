@@ -84,7 +84,7 @@ class Composer(Part):
         for partition in chosen:
             self._touched[partition] = self.number
         self._in_flight.handed_since = 0
-        self._schedule.renew_at = now + self._terms.session / 2
+        self._schedule.renewed(now, self._terms.session)
         self.composed_at = now
         return Exchange(
             number=self.number,

@@ -26,6 +26,7 @@ from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.losses import Losses, Outcomes
 from kafkadur.consumer.policy.choose import dispatcher_of, policy_of
+from kafkadur.consumer.renewal import Renewal
 from kafkadur.consumer.reservations import reservation
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
@@ -113,6 +114,7 @@ class Member:
         gaps = Gaps(state)
         self._policy = policy = kind(state, gaps)
         self.lag, self._hindrances = Lag(state, policy), Hindrances(state)
+        self.renewal = Renewal(state, policy)
         #: records that were dispatched since the last look whether the reader has room
         self._since_room = 0
         #: the verdicts of deliveries
@@ -378,6 +380,7 @@ class Member:
             self._state.whole.begin()
             waiting = self._state.pending.confirm
             self._answers.apply(reply, sent_at)
+            self.renewal.exchanged()
             gone = self._confirmations.take(lambda chunk: chunk.lease.lost)
             self._state.fetch.reading.note_room()
             # for records that were read while this exchange was under way

@@ -113,6 +113,19 @@ class Schedule:
             and all(now < at for at in self.due.values())
         )
 
+    def only_renews(self, by: float) -> bool:
+        """Whether nothing here asks for an exchange until then but the session that is to be renewed."""
+        said = self._requested or self._exchange_requested or self._ask_presence
+        return (
+            not (said or self.touched or self.orphaned or self.unserved)
+            and (self.wake_at is None or self.wake_at > by)
+            and all(at > by for at in self.due.values())
+        )
+
+    def renewed(self, now: float, session: float) -> None:
+        """The session was renewed at `now` (monotonic seconds); it lasts `session` seconds."""
+        self.renew_at = now + session / 2
+
     def begin(self) -> None:
         """An exchange is being made: requests from now on are for the next one."""
         self._requested = self._exchange_requested = False

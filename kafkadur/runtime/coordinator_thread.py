@@ -18,15 +18,15 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TypeVar
 
 from kafkadur.consumer.member import Member
+from kafkadur.runtime.served import Served, fail_by_defect
+from kafkadur.runtime.session_keeper import SessionKeeper
 from kafkadur.runtime.stages import Probe, Stage
 from kafkadur_coordinators.interface import Rank
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal, SubscriptionAddress
-from kafkadur_coordinators.redis.member_session import MemberSession
 from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.errors import (
@@ -55,41 +55,6 @@ _RETRY = 0.1
 _TOLD_EVERY = 60.0
 
 
-@dataclass(kw_only=True)
-class Served:
-    """An attached member, and the parameters with which it attaches."""
-
-    member: Member
-    request: Request
-    membership: Membership
-    name: str
-    rank: Rank
-    #: the transacted session that it belongs to; empty: none
-    session_name: str
-    #: called when it is attached again: others may have ended the session's transaction in Kafka
-    taken_over: Callable[[], None] = lambda: None
-    #: earliest time of the next exchange (monotonic seconds), after the server did not answer
-    retry_at: float = 0.0
-    #: when it is to be served next, and looked at next (monotonic seconds)
-    due: float = 0.0
-    look_at: float = 0.0
-    #: the kind of error that was logged last, and when (monotonic seconds)
-    trouble: str = ""
-    told_at: float = 0.0
-    #: its leases were lost, and it is not attached again yet: it makes no exchange before that
-    detached: bool = False
-
-    def lose(self, reason: str, *, keep: bool = False) -> None:
-        """As `Member.lose`; it has to be attached again."""
-        self.detached = True
-        self.member.lose(reason, keep=keep)
-
-    @property
-    def session(self) -> MemberSession:
-        """The member's calls."""
-        return self.membership.session
-
-
 class CoordinatorThread:
     """The coordinator thread of a connection."""
 
@@ -106,6 +71,7 @@ class CoordinatorThread:
         self._lifecycle = lifecycle
         self._presence = presence
         self._probe = probe
+        self._keeper = SessionKeeper(coordinator)
         #: by member id
         self._served: dict[str, Served] = {}
         #: when to look at which member: (monotonic seconds, number, member); those that do not agree with the
@@ -329,8 +295,10 @@ class CoordinatorThread:
         now = time.monotonic()
         if self._served and now >= self._neighbours_at:
             self._neighbours_at = now + _NEIGHBOURS_EVERY
-            self._look_at_neighbours()
-        for served in self._chosen(now):
+            self._keeper.look_at_neighbours(self._served.values())
+        chosen = self._chosen(now)
+        self._keeper.renew(self._served.values(), chosen)
+        for served in chosen:
             self._guarded(served, self._serve_one)
             self._look_within(served, served.due - time.monotonic())
         earliest = min(self._agenda[0][0] if self._agenda else math.inf, now + _LOOK_EVERY)
@@ -539,25 +507,3 @@ class CoordinatorThread:
         served.taken_over()
         served.membership, served.detached = membership, False
         served.member.attached(membership.attached, sent_at)
-
-    def _look_at_neighbours(self) -> None:
-        """Check whether the neighbours of the members still listen; an exchange reports a silent one."""
-        for served in self._served.values():
-            try:
-                if neighbour := served.member.neighbour:
-                    channel = served.membership.subscription.address.channel(neighbour)
-                    if not self._coordinator.heard([channel]).get(channel, True):
-                        served.member.report_silence()
-            except KafkadurError:
-                return  # Redis does not answer, which the exchanges report
-            except Exception as error:  # noqa: BLE001 - any defect
-                fail_by_defect(served.member, error)
-
-
-def fail_by_defect(member: Member, defect: Exception) -> None:
-    """Fail a member with a defect that occurred in it. Never raises."""
-    _log.error("%s met a defect", member.display, exc_info=defect)
-    try:
-        member.fail(InternalError.by(defect, f"subscription {member.display}"))
-    except Exception:  # noqa: BLE001 - the other members are to be served
-        _log.exception("telling %s of it", member.display)

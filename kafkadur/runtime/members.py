@@ -22,11 +22,12 @@ from kafkadur.history.writer import HistoryThread
 from kafkadur.message.serialization import Decoding
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
-from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served, fail_by_defect
+from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from kafkadur.runtime.dead_letters import DeadLetters
 from kafkadur.runtime.forked import refuse_forks_of
 from kafkadur.runtime.kafka_clients import KafkaClients
 from kafkadur.runtime.retention_watch import RetentionWatch
+from kafkadur.runtime.served import Served, fail_by_defect
 from kafkadur.runtime.stages import Probe
 from kafkadur.runtime.transactions import Transaction
 from kafkadur.settings import Settings

@@ -26,9 +26,9 @@ from kafkadur.options import (
     SerialOptions,
     SharedOptions,
 )
-from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.members import Wanted
 from kafkadur.runtime.opened import Opened, process_name
+from kafkadur.runtime.served import Served
 from kafkadur.runtime.transactions import Transaction
 from kafkadur.sync.durable import DurableSubscriptions
 from kafkadur.sync.session import Session

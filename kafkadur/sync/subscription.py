@@ -25,8 +25,8 @@ from kafkadur.durations import seconds
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.handlers.retries import ATTEMPTS, Exceptions, Retries, RetryDelay
-from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.forked import forked
+from kafkadur.runtime.served import Served
 from kafkadur.runtime.transactions import Part
 from kafkadur.sync.delivery import Delivery, class_for, confirm, confirm_all, refused_acks
 from kafkadur.sync.running import OnUndecodable, Run

@@ -396,7 +396,7 @@ class RedisCoordinator:
         self.call("detach", address.fixed(), [*common, *DetachRequest([], 1)])
 
     def heard(self, channels: Sequence[str]) -> dict[str, bool]:
-        """Return for each of these channels of one subscription whether a process listens on it."""
+        """Return for each of these channels on one server whether a process listens on it."""
         reply = self.command("PUBSUB", "SHARDNUMSUB", *channels, at=channels[0])
         return {text_of(reply[i]): reply[i + 1] > 0 for i in range(0, len(reply), 2)}
 

@@ -17,7 +17,7 @@ from kafkadur_coordinators.interface import (
     MemberKind,
     Rank,
 )
-from kafkadur_coordinators.redis.coordinator import RedisCoordinator, SubscriptionAddress
+from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, SubscriptionAddress
 from kafkadur_coordinators.redis.replies import attached, exchanged
 from kafkadur_coordinators.redis.short_exchange import ShortExchange
 from kafkadur_coordinators.redis.wire import (
@@ -29,12 +29,13 @@ from kafkadur_coordinators.redis.wire import (
     PartClaims,
     ReclaimReply,
     ReclaimRequest,
+    RenewRequest,
     Request,
     TruncateReply,
     TruncateRequest,
 )
 
-#: How many of the keys of a subscription `confirm` takes.
+#: How many of the keys of a subscription `confirm` and `renew` take.
 _STATE_KEYS = 2
 
 
@@ -62,6 +63,8 @@ class MemberSession:
         self._fixed = address.fixed()
         self._keys: dict[int, list[str]] = {}
         self._short = ShortExchange()
+        #: number of the last change that the member knows of; None: it has not made an exchange
+        self._sequence: int | None = None
 
     def _common(self) -> Request:
         return self._coordinator.common(
@@ -111,7 +114,7 @@ class MemberSession:
         reply = self._coordinator.call("attach", self._fixed, [*self._common(), *request])
         found = attached(reply)
         self.incarnation, self.attachment = found.incarnation, found.attachment
-        self._short = ShortExchange()
+        self._short, self._sequence = ShortExchange(), None
         return found
 
     def exchange(self, exchange: Exchange) -> ExchangeReply:
@@ -120,6 +123,7 @@ class MemberSession:
         if confirm is not None:
             short = self._coordinator.run("confirm", self._fixed[:_STATE_KEYS], [*self._common(), *confirm])
             if short.code == "OK":
+                self._sequence = short.sequence
                 return self._short.answer(confirm, ConfirmReply._make(short.body))
             self._short.slow()
         keys = self._keys_with(part.partition for part in exchange.parts)
@@ -138,7 +142,18 @@ class MemberSession:
         handed_over = exchange.handover or any(part.drained for part in exchange.parts)
         found = exchanged(reply.body, handed_over=handed_over)
         self._short.made(found)
+        self._sequence = reply.sequence
         return found
+
+    def renewing(self) -> Call | None:
+        """Return the call that renews the session of a member that has nothing to say.
+
+        Its code is OK, or anything else if an exchange is to be made instead. None: no exchange was made yet.
+        """
+        if self._sequence is None:
+            return None
+        request = RenewRequest(self.attachment, self._sequence)
+        return "renew", self._fixed[:_STATE_KEYS], [*self._common(), *request]
 
     def reclaim(self, claims: Mapping[int, Sequence[Claim]], *, heard: bool) -> dict[int, list[Claimed]]:
         """Claim offsets that are in flight since an earlier incarnation, by partition (at most 16).

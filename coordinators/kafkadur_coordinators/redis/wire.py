@@ -185,6 +185,13 @@ class ConfirmRequest(NamedTuple):
     reserve: Count
 
 
+class RenewRequest(NamedTuple):
+    """What `renew` takes: a member has nothing to say since the change with this number."""
+
+    attachment: Serial
+    sequence: Serial
+
+
 class ConfirmReply(NamedTuple):
     """What `confirm` answers, where it differs from the last exchange."""
 

@@ -53,7 +53,7 @@ VERDICTS = {
 }
 _DEATH_OF_PARENT = 1
 #: Scripts that change nothing.
-_LOOKING = {"peek", "inspect"}
+_LOOKING = {"peek", "inspect", "renew"}
 #: Attempts from which on a suspect may be kept apart (`include/redelivery.lua`).
 _GRAVE = 3
 _RECEIVE_S = 0.3

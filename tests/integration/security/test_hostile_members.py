@@ -23,6 +23,7 @@ from kafkadur_coordinators.redis.wire import (
     ExchangeRequest,
     PartClaims,
     ReclaimRequest,
+    RenewRequest,
 )
 from kafkadur_sharing.numbers import LONGEST_DELAY
 from tests.integration.coordinators.world import (
@@ -39,7 +40,7 @@ from tests.integration.security.any_values import ITEMS, many, temporary_world
 from tests.integration.security.requests import changed
 
 KINDS = ("shared", "serial", "priority", "key-ordered")
-SCRIPTS = ("attach", "confirm", "detach", "exchange", "exchange", "exchange", "reclaim")
+SCRIPTS = ("attach", "confirm", "detach", "exchange", "exchange", "exchange", "reclaim", "renew")
 FEW, MANY = 40, 800
 END, MOST_ROUNDS = 50, 60
 TRANSACTED = POSITIONS["AttachRequest"]["transacted"] - 1
@@ -82,7 +83,7 @@ def test_the_neighbour_of_a_hostile_member_receives_everything(
 
 
 def keys_for(world: World, name: str) -> list[str]:
-    if name == "confirm":
+    if name in {"confirm", "renew"}:
         return world.address.fixed()[:2]
     partitions = [] if name == "attach" else world.keys(0) + world.keys(1)
     return [*world.address.fixed(), *partitions]
@@ -111,6 +112,7 @@ def usual_request(world: World, name: str, number: int) -> Sequence[object]:
         "detach": ([0, 1], 1),
         "confirm": ConfirmRequest(number, 1, 10, 1, 10, 0, END, 3, -1, 1, 0, 3, 0, 0),
         "exchange": ExchangeRequest(number, 10, 1, 1, 10, [said, report(1, readable_end=END)], 0, 0, 1),
+        "renew": RenewRequest(1, int(world.field("sequence"))),
         "reclaim": ReclaimRequest(1, [PartClaims(0, [Claim(1, 1, 0, (0, 5))]), PartClaims(1, [])], 1),
     }[name]
     return [*common, *request]

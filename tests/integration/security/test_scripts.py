@@ -35,6 +35,7 @@ SCRIPTS = (
     "pause",
     "peek",
     "rebuild",
+    "renew",
 )
 CHANGING = ("change", "install", "partitions")
 FIXED = ("detach", "exchange", "inspect", "partitions")
@@ -91,7 +92,7 @@ def test_a_hostile_member_stays_within_its_keys(server: Valkey, neighbour: World
 
 def keys_for(world: World, name: str) -> list[str]:
     """The keys that a script takes, for two partitions."""
-    if name == "confirm":
+    if name in {"confirm", "renew"}:
         return world.address.fixed()[:2]
     return [*world.address.fixed(), *(world.keys(0) + world.keys(1) if name in FIXED else [])]
 
@@ -119,6 +120,11 @@ def test_what_is_spoilt_was_good(server: Valkey, name: str) -> None:
         world.close()
 
 
+def sequence_of(world: World) -> int:
+    """Number of the last change of a subscription."""
+    return int(world.field("sequence"))
+
+
 def usual_request(world: World, member: str, name: str) -> Sequence[object]:
     """A request as members make it."""
     common = world.coordinator.common(subscription_id=world.id, incarnation=1, member=member)
@@ -142,4 +148,5 @@ def usual_request(world: World, member: str, name: str) -> Sequence[object]:
         "pause": [*common, 1],
         "peek": common,
         "rebuild": [*common, "token", 1_000],
+        "renew": [*common, 1, sequence_of(world)],
     }[name]

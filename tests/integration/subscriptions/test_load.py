@@ -122,8 +122,7 @@ async def test_idle_members_cost_two_exchanges_in_five_seconds(place: Place) -> 
             await nothing(subscription)
         calls.clear()
         assert await exclusive.receive(timeout=5) is None
-        idle = {
-            name: sum(count for (_, member), count in calls.items() if member == subscription.member_id)
-            for name, subscription in (("shared", shared), ("other", other), ("exclusive", exclusive))
-        }
-        assert max(idle.values()) <= 2, idle
+        for member in (shared, other, exclusive):
+            made = Counter({name: count for (name, by), count in calls.items() if by == member.member_id})
+            assert made["exchange"] <= 2, calls
+            assert made.total() <= 2 or made["renew"] == 1, "one renewal may not suffice"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
+from kafkadur.runtime.coordinator_thread import CoordinatorThread
+from kafkadur.runtime.served import Served
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Exchange, Grant
 from kafkadur_coordinators.redis.coordinator import Refusal
 from kafkadur_coordinators.redis.wire import Reply

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from kafkadur.runtime import coordinator_thread
-from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
+from kafkadur.runtime.coordinator_thread import CoordinatorThread
+from kafkadur.runtime.served import Served
 from kafkadur.runtime.stages import no_probe
 
 
@@ -29,6 +30,7 @@ class Looked:
         self.failed = None
         self.neighbour = ""
         self.gate = SimpleNamespace(blocked=False, silent=False)
+        self.renewal = SimpleNamespace(suffices=lambda _: False)
         self.due_in = 60.0
         self._looks = looks
 

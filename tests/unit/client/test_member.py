@@ -15,7 +15,8 @@ from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.schedule import CONFIRM_WITHIN
 from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, FetchBuffer, Mark
-from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
+from kafkadur.runtime.coordinator_thread import CoordinatorThread
+from kafkadur.runtime.served import Served
 from kafkadur_coordinators.interface import (
     Attached,
     Exchange,
@@ -475,9 +476,77 @@ def test_open_transactions_are_not_blamed_for_what_a_full_member_does_not_read(
         return caplog.text
 
     driver.records(0, range(30_000))
-    assert member.intake.has_enough
+    full = member.intake.has_enough
+    assert full
     assert not look_for(10)
     driver.exchange(0, 1, [state(1, next_=10, readable_end=10)], [lease(1, 1, 0, 10)])
     assert not member.intake.has_enough, "it reads, and nothing comes"
     assert not look_for(2)
     assert "500 offsets of t[1] wait behind an open transaction" in look_for(4)
+
+
+def idle(driver: Driver) -> Member:
+    """Let a member say all it has to say."""
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(0, next_=0, readable_end=0)])
+    driver.exchange(0, 1, [state(0, next_=0, readable_end=0)])
+    return driver.member
+
+
+def test_the_session_of_an_idle_member_is_renewed_until_an_exchange_is_due() -> None:
+    driver = Driver(partitions=1)
+    member = idle(driver)
+    made = 0
+    while member.renewal.suffices(driver.now + 5.0):
+        driver.now += 5.0
+        member.renewal.made(driver.now)
+        assert member.due(driver.now) == driver.now + 5.0
+        made += 1
+    assert made == 12
+    driver.now += 5.0
+    exchange = member.build(driver.now)
+    assert exchange is not None
+    member.apply(driver.reply(0, 1, []), driver.now)
+    assert member.renewal.suffices(driver.now + 5.0)
+
+
+def test_a_member_that_has_something_to_say_makes_an_exchange() -> None:
+    driver = Driver(partitions=1)
+    member = idle(driver)
+    assert not member.renewal.suffices(driver.now), "it is not time yet"
+    soon = driver.now + 5.0
+    assert member.renewal.suffices(soon)
+    driver.records(0, range(3))
+    assert not member.renewal.suffices(soon), "the coordinator does not know what was read"
+    driver.exchange(0, 1, [state(0, next_=3, readable_end=3)], [lease(1, 0, 0, 3)])
+    assert member.renewal.suffices(soon)
+    driver.block()
+    assert not member.renewal.suffices(soon), "messages are in flight"
+
+
+def test_after_a_renewal_that_did_not_suffice_exchanges_are_made_for_a_while() -> None:
+    driver = Driver(partitions=1)
+    member = idle(driver)
+    passed = []
+    for _ in range(4):
+        member.renewal.failed()
+        assert member.due(driver.now) <= driver.now
+        count = 0
+        while not member.renewal.suffices(driver.now + 5.0):
+            driver.exchange(0, 1, [])
+            count += 1
+        passed.append(count)
+    assert passed == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("reason", ["a wake", "a silent neighbour", "not heard"])
+def test_other_reasons_for_an_exchange_come_first(reason: str) -> None:
+    driver = Driver(partitions=1)
+    member = idle(driver)
+    if reason == "a wake":
+        member.wake()
+    elif reason == "a silent neighbour":
+        member.report_silence()
+    else:
+        driver.heard_since = float("inf")
+    assert not member.renewal.suffices(driver.now + 5.0)

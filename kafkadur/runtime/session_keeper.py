@@ -1,0 +1,80 @@
+"""Keeps the sessions of a connection's members, with few calls for many of them.
+
+It renews those that have nothing to say, and looks whether the neighbours of members still listen. It belongs
+to the coordinator thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+
+from kafkadur.runtime.served import Served, fail_by_defect
+from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator
+from kafkadur_sharing.errors import KafkadurError
+
+_log = logging.getLogger("kafkadur.coordinator")
+
+#: Sessions that are to be renewed within this part of a session are renewed together.
+_SOON = 1 / 8
+
+
+class SessionKeeper:
+    """Keeps the sessions of the members of one connection. None of its methods raises."""
+
+    def __init__(self, coordinator: RedisCoordinator) -> None:
+        """Talk to `coordinator`, in the thread that owns it."""
+        self._coordinator = coordinator
+
+    def renew(self, members: Iterable[Served], chosen: Iterable[Served]) -> None:
+        """Renew the sessions of members that have nothing to say, with one round trip.
+
+        When one of the members `chosen` is due, all that are due soon are renewed as well. Members make
+        exchanges where that fails, or does not suffice.
+        """
+        now = time.monotonic()
+        if not any(served.member.renewal.suffices(now) for served in chosen if not served.detached):
+            return
+        quiet: list[tuple[Served, Call]] = []
+        for served in members:
+            soon = now + served.member.session * _SOON
+            if not served.detached and served.retry_at <= now and served.member.renewal.suffices(soon):
+                call = served.session.renewing()
+                if call is not None:
+                    quiet.append((served, call))
+        try:
+            replies = self._coordinator.run_many([call for _, call in quiet])
+        except KafkadurError as error:  # their exchanges say what is wrong
+            _log.debug("renewing sessions: %s", error)
+            return
+        for (served, _), reply in zip(quiet, replies, strict=True):
+            if reply.code == "OK":
+                served.member.renewal.made(now)
+            else:
+                served.member.renewal.failed()
+
+    def look_at_neighbours(self, members: Iterable[Served]) -> None:
+        """Look whether the neighbours of members still listen; a member reports a silent one."""
+        #: by server: whose neighbours listen on which channel
+        channels: defaultdict[object, dict[str, list[Served]]] = defaultdict(dict)
+        for served in members:
+            try:
+                if neighbour := served.member.neighbour:
+                    address = served.membership.subscription.address
+                    on_server = channels[self._coordinator.node_of(address.root)]
+                    on_server.setdefault(address.channel(neighbour), []).append(served)
+            except KafkadurError:
+                continue  # its server does not answer, which its exchange reports
+            except Exception as error:  # noqa: BLE001 - any defect
+                fail_by_defect(served.member, error)
+        for on_server in channels.values():
+            try:
+                heard = self._coordinator.heard(list(on_server))
+            except KafkadurError:
+                continue  # as above
+            for channel, asking in on_server.items():
+                if not heard.get(channel, True):
+                    for served in asking:
+                        served.member.report_silence()
