@@ -11,7 +11,8 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-all test-pure coverage sanitize check docs helm format bench histories tla lock dist clean
+.PHONY: help setup demo test test-unit test-all test-pure coverage sanitize check docs helm format bench soak histories tla lock \
+	dist clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -72,9 +73,12 @@ bench: setup ## all benchmarks
 	@$(RUN) -m benchmarks.publishing
 	@$(RUN) -m benchmarks.rebuild
 	@$(RUN) -m benchmarks.holes
-	@$(RUN) -m benchmarks growth
+	@$(RUN) -m benchmarks growth --curves leases,members,subscriptions,memory,idle
 	@$(RUN) -m benchmarks.startup
 	@$(RUN) -m benchmarks spark
+
+soak: setup ## a long run under load, restarts and small faults, with a report in build/soak (HOURS=1)
+	@$(RUN) -m benchmarks.soak --hours $(or $(HOURS),1) $(ARGS)
 
 histories: setup ## real processes through all kinds of faults, checked (ARGS="--minutes 10 --seed 7")
 	@$(RUN) -m tests.end_to_end.histories run $(ARGS)

@@ -33,6 +33,12 @@ def sequence(value: bytes) -> int:
     return head[0]
 
 
+def stamp_ns(value: bytes) -> int:
+    """Return the time stamp of a payload in nanoseconds."""
+    head: tuple[int, int, int] = _HEAD.unpack_from(value)
+    return head[1]
+
+
 def work_us(value: bytes) -> int:
     """Return the work time in microseconds asked for by a payload."""
     head: tuple[int, int, int] = _HEAD.unpack_from(value)

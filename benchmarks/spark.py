@@ -122,7 +122,7 @@ def _settled(holder: kafkadur_spark.Holder) -> int:
 
 def main(
     *,
-    rows: Annotated[int, typer.Option(min=1_000, help="Of the backlog.")] = 2_000_000,
+    rows: Annotated[int, typer.Option(min=1_000, help="Of the backlog.")] = 4_000_000,
     partitions: Annotated[int, typer.Option(min=1, max=100, help="Of the topic.")] = 4,
     runs: Annotated[int, typer.Option(min=1, help="Of each way, interleaved.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")] = False,

@@ -190,6 +190,8 @@ def subjects(workload: Workload, systems: Sequence[str], messages: int | None) -
             for variant in system.variants(workload):
                 if variant.members and case.members not in variant.members:
                     continue
+                if variant.case not in {None, case.label}:
+                    continue
                 least = 1 if workload in ROUNDS else case.members
                 count = max(least, round(wanted * case.fraction * variant.fraction))
                 found.append(Subject(case=case, system=name, variant=variant, messages=count))

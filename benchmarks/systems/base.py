@@ -83,6 +83,8 @@ class Variant:
     fraction: float = 1.0
     #: Numbers of member processes the variant is measured with; None means whatever the workload asks for.
     members: tuple[int, ...] | None = None
+    #: The case that the variant is measured with, by its label; None means all of the workload.
+    case: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,7 +48,7 @@ _VARIANTS = {
     Workload.FANOUT: (
         Variant(name="shared", confirmed=_NOWAIT),
         # few exchanges, at the price of an even spread
-        Variant(name="shared-window-100", confirmed=_NOWAIT),
+        Variant(name="shared-window-100", confirmed=_NOWAIT, case="small, 8 members"),
     ),
     Workload.LATENCY: (Variant(name="shared", confirmed=_NOWAIT),),
     Workload.FIRST: (

@@ -1,0 +1,1 @@
+"""A run of an hour and more under load, restarts and small faults: ``python -m benchmarks.soak``."""
