@@ -11,6 +11,9 @@ from kafkadur.fetch.following import Following
 from kafkadur.fetch.retention import Expiry
 from kafkadur_coordinators.interface import PartitionState, Role
 
+#: Records that are dispatched between two looks whether the reader has room.
+_LOOK_FOR_ROOM = 64
+
 
 class Reading(Protocol):
     """The readers of a member, as it calls them.
@@ -100,6 +103,18 @@ class FetchState:
         #: partitions whose log's end Kafka is being asked for, and ends that are to be reported
         self.end_unknown: set[int] = set()
         self.log_ends: dict[int, int] = {}
+        #: records that were dispatched since the last look whether the reader has room
+        self._since_room = 0
+
+    def note_dispatched(self, records: int) -> None:
+        """So many records were dispatched; have the reader read on if there is room.
+
+        Looking may cost more than dispatching a record, so it is done now and then, or when there was none.
+        """
+        self._since_room += records
+        if not records or self._since_room >= _LOOK_FOR_ROOM:
+            self._since_room = 0
+            self.reading.note_room()
 
     def of(self, partition: int, number: int) -> FetchBuffer | None:
         """The buffer of a followed partition; None for a start of following that is over."""

@@ -52,9 +52,6 @@ from kafkadur_sharing.errors import KafkadurError
 
 D = TypeVar("D")
 
-#: Records that are dispatched between two looks whether the reader has room.
-_LOOK_FOR_ROOM = 64
-
 
 @dataclass(frozen=True, kw_only=True)
 class Callbacks:
@@ -115,9 +112,6 @@ class Member:
         self._policy = policy = kind(state, gaps)
         self.lag, self._hindrances = Lag(state, policy), Hindrances(state)
         self.renewal = Renewal(state, policy)
-        #: records that were dispatched since the last look whether the reader has room
-        self._since_room = 0
-        #: the verdicts of deliveries
         self.verdicts = Verdicts(
             state,
             policy=policy,
@@ -258,10 +252,7 @@ class Member:
         """
         with self.lock:
             block, soon = self._dispatcher.next_block(limit)
-            self._since_room += 0 if block is None else block[2] - block[1]
-            if block is None or self._since_room >= _LOOK_FOR_ROOM:  # a look may cost more than a dispatch
-                self._since_room = 0
-                self._state.fetch.reading.note_room()
+            self._state.fetch.note_dispatched(0 if block is None else block[2] - block[1])
         if soon:
             self.request_exchange()
         return block
