@@ -692,6 +692,6 @@ def test_every_script_names_its_keys_in_its_file_name() -> None:
     }
     with_partitions = {"exchange", "detach", "inspect", "partitions", "reclaim", "truncate"}
     of_client_ids = {"holdid", "dropid"}
-    fixed = {"confirm": 2} | dict.fromkeys(of_client_ids, 1)
+    fixed = {"confirm": 2, "renew": 2} | dict.fromkeys(of_client_ids, 1)
     assert kept == {name: (fixed.get(name, 7), 3 if name in with_partitions else 0) for name in kept}
     assert with_partitions < set(kept)
