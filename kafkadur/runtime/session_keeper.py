@@ -35,12 +35,11 @@ class SessionKeeper:
         exchanges where that fails, or does not suffice.
         """
         now = time.monotonic()
-        if not any(served.member.renewal.suffices(now) for served in chosen if not served.detached):
+        if not any(_suffices(served, now, now) for served in chosen):
             return
         quiet: list[tuple[Served, Call]] = []
         for served in members:
-            soon = now + served.member.session * _SOON
-            if not served.detached and served.retry_at <= now and served.member.renewal.suffices(soon):
+            if _suffices(served, now, now + served.member.session * _SOON):
                 call = served.session.renewing()
                 if call is not None:
                     quiet.append((served, call))
@@ -78,3 +77,14 @@ class SessionKeeper:
                 if not heard.get(channel, True):
                     for served in asking:
                         served.member.report_silence()
+
+
+def _suffices(served: Served, now: float, by: float) -> bool:
+    """Whether a renewal by then is enough for a member; a defect fails only this member."""
+    if served.detached or served.retry_at > now:
+        return False
+    try:
+        return served.member.renewal.suffices(by)
+    except Exception as error:  # noqa: BLE001 - any defect
+        fail_by_defect(served.member, error)
+        return False

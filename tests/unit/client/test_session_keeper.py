@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from kafkadur.runtime.served import Served
 from kafkadur.runtime.session_keeper import SessionKeeper
-from kafkadur_sharing.errors import CoordinatorUnavailable
+from kafkadur_sharing.errors import CoordinatorUnavailable, InternalError
 
 
 class Servers:
@@ -59,6 +59,10 @@ class Member:
         self.display, self.neighbour, self.session = "m", "n", 10.0
         self.renewal = Renewed(due)
         self.reports = 0
+        self.failed: list[Exception] = []
+
+    def fail(self, error: Exception) -> None:
+        self.failed.append(error)
 
     def report_silence(self) -> None:
         self.reports += 1
@@ -125,3 +129,13 @@ def test_where_it_fails_exchanges_are_made() -> None:
     servers.down = {"a"}
     keeper.renew([due], [due])
     assert due.member.renewal.told == ["failed"], "its exchange will say what is wrong"
+
+
+def test_a_defect_fails_only_the_member_in_which_it_occurs() -> None:
+    servers = Servers()
+    broken, other = served("a1", due=0.0), served("a2", due=0.0)
+    broken.member.renewal.due = "never"
+    SessionKeeper(cast("Any", servers)).renew([broken, other], [broken, other])
+    assert servers.renewed == [["a2"]]
+    assert other.member.renewal.told == ["made"]
+    assert {type(error) for error in broken.member.failed} == {InternalError}
