@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.state import Part, State
+from kafkadur_coordinators.redis.short_exchange import Restraint
 
 #: Renewals after which an exchange is made all the same.
 _MOST = 12
-#: Most exchanges after a renewal that did not suffice before another one is tried.
-_MOST_PASSED = 64
 
 
 class Renewal(Part):
@@ -24,8 +23,7 @@ class Renewal(Part):
         self._policy = policy
         #: since the last exchange
         self._made = 0
-        #: exchanges after the last renewal that did not suffice; those that are left of them
-        self._passed = self._to_pass = 0
+        self._restraint = Restraint()
 
     def suffices(self, by: float) -> bool:
         """Whether the session is to be renewed by then (monotonic seconds), and there is nothing to say.
@@ -38,7 +36,7 @@ class Renewal(Part):
         with self._lock:
             if (
                 self._made >= _MOST
-                or self._to_pass > 0
+                or self._restraint.holds
                 or gate.blocked
                 or gate.is_shut
                 or not gate.may_dispatch()
@@ -58,18 +56,17 @@ class Renewal(Part):
         """The session was renewed by a call that was sent then (monotonic seconds)."""
         with self._lock:
             self._made += 1
-            self._passed = 0
+            self._restraint.worked()
             self._gate.last_ok = sent_at
             self._schedule.renewed(sent_at, self._terms.session)
 
     def failed(self) -> None:
         """A renewal did not suffice, because others are active: exchanges are made for a while."""
         with self._lock:
-            self._passed = min(max(2 * self._passed, 1), _MOST_PASSED)
-            self._to_pass = self._passed
+            self._restraint.slow()
             self._schedule.request_exchange()
 
     def exchanged(self) -> None:
         """An exchange was answered. Called with the member's lock held."""
         self._made = 0
-        self._to_pass = max(self._to_pass - 1, 0)
+        self._restraint.count()

@@ -17,8 +17,34 @@ from kafkadur_coordinators.interface import (
 )
 from kafkadur_coordinators.redis.wire import ConfirmReply, ConfirmRequest
 
-#: Most exchanges after SLOW for which `confirm` is not tried.
+#: Most exchanges after SLOW for which a short script is not tried.
 _MOST_PASSED = 64
+
+
+class Restraint:
+    """Leaves a short script out after it has answered SLOW, for 1, 2, 4, ... exchanges."""
+
+    def __init__(self) -> None:
+        """Nothing is left out."""
+        self._passed = self._to_pass = 0
+
+    def slow(self) -> None:
+        """The script has answered SLOW: leave it out for a while, longer each time."""
+        self._passed = min(max(2 * self._passed, 1), _MOST_PASSED)
+        self._to_pass = self._passed
+
+    def worked(self) -> None:
+        """The script has done its work: the next time begins with one exchange."""
+        self._passed = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the script is left out now."""
+        return self._to_pass > 0
+
+    def count(self) -> None:
+        """An exchange was made without it."""
+        self._to_pass = max(self._to_pass - 1, 0)
 
 
 class ShortExchange:
@@ -27,16 +53,15 @@ class ShortExchange:
     def __init__(self) -> None:
         """No exchange was made: the first one is not short."""
         self._last: ExchangeReply | None = None
-        self._passed = self._to_pass = 0
+        self._restraint = Restraint()
 
     def made(self, reply: ExchangeReply) -> None:
         """An exchange was made that was not short."""
         self._last = reply
 
     def slow(self) -> None:
-        """`confirm` answered SLOW: leave it out for a while, longer each time."""
-        self._passed = min(max(2 * self._passed, 1), _MOST_PASSED)
-        self._to_pass = self._passed
+        """`confirm` answered SLOW: leave it out for a while."""
+        self._restraint.slow()
 
     def request(self, exchange: Exchange, attachment: int) -> ConfirmRequest | None:
         """Return the exchange as `confirm` takes it; None if it is not to be short."""
@@ -45,8 +70,8 @@ class ShortExchange:
         part = exchange.parts[0]
         if exchange.ask_presence or exchange.handover or not _is_plain(part):
             return None
-        if self._to_pass > 0:
-            self._to_pass -= 1
+        if self._restraint.holds:
+            self._restraint.count()
             return None
         settled = part.settled[0]
         start, stop = settled.ranges
@@ -69,7 +94,7 @@ class ShortExchange:
 
     def answer(self, request: ConfirmRequest, found: ConfirmReply) -> ExchangeReply:
         """Return what `exchange` would have answered."""
-        self._passed = 0
+        self._restraint.worked()
         last = self._last
         assert last is not None  # noqa: S101 - there was a request
         granted: list[Grant] = []
