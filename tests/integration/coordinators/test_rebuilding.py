@@ -360,3 +360,20 @@ def test_members_settle_nothing_while_a_process_that_knows_a_later_incarnation_r
     assert say(second, 1).grace_ms == 0, "all who were attached are back"
     say(second, 2, PartitionReport(partition=0, readable_end=20, log_end=20), credit=20)
     assert standing(alone)[0].floor == 0
+
+
+def test_a_process_that_dies_while_members_wait_for_its_rebuild_is_replaced(
+    alone: Party, kafkadur_topic: TopicFactory
+) -> None:
+    topic = kafkadur_topic()
+    produce(alone.kafka, topic, [10])
+    first = alone.attach(topic, start="earliest")
+    say(first, 1, PartitionReport(partition=0, readable_end=10))
+    say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 4))]), credit=0)
+    keys, common = alone.lifecycle.address(alone.key()).fixed(), alone.coordinator.common(incarnation=-99)
+    assert alone.coordinator.run("rebuild", keys, [*common, "dies", 20_000]).code == "OK"
+    with pytest.raises(Refusal, match="RESTARTED"):
+        say(first, 3, PartitionReport(partition=0, settled=[Settled(1, (4, 6))]))
+    second = alone.attach(topic)
+    assert second.attached.incarnation > first.attached.incarnation
+    assert standing(alone)[0].floor == 4, "what was confirmed stays settled, and nothing else is"

@@ -8,7 +8,7 @@
 --          INVALID (malformed)
 -- Cost     constant
 --- @shape ConfirmRequest
---- @include "common"
+--- @include "short"
 local FIELDS = { SubscriptionRow.policy, MemberRow.transacted, LeaseRow.due, PartitionRow.index_length, 4 } -- the last ones
 local LANE = { exclusive = true, priority = true, serial = true }
 
@@ -36,25 +36,16 @@ local raw = redis.pcall('HMGET', KEYS[1], 's', 'm:' .. id, lease_of(token), 'p:'
 if raw.err or raw[6] ~= text(STATE_VERSION) then
   return slow
 end
-local rows = {}
-for i = 1, 5 do
-  local read, row = pcall(cmsgpack.unpack, raw[i] or '')
-  if not read or type(row) ~= 'table' or #row < FIELDS[i] then
-    return slow
-  end
-  rows[i] = row
+local rows = unpacked(raw, FIELDS)
+if not rows then
+  return slow
 end
 local s, me, l, pt, lists = rows[1], rows[2], rows[3], rows[4], rows[5]
 
 -- Is it the subscription, the server and the member that the caller knows, and does nothing wait to be done first?
 local now, skew = read_time(request, s[SubscriptionRow.time], s[SubscriptionRow.skew])
 local fields = redis.call('HLEN', KEYS[1])
-if redis.pcall('GET', KEYS[2]) ~= struct.pack(SEAL, s[SubscriptionRow.sequence], fields)
-  or request[Request.state_version] ~= STATE_VERSION or s[SubscriptionRow.server] ~= server_identity()
-  or s[SubscriptionRow.id] ~= request[Request.subscription_id]
-  or s[SubscriptionRow.incarnation] ~= request[Request.incarnation]
-  or skew ~= s[SubscriptionRow.skew] or now < s[SubscriptionRow.grace] or now >= s[SubscriptionRow.next_expiry]
-  or s[SubscriptionRow.doubt] ~= 0 or s[SubscriptionRow.paused] == 1
+if not is_usual(request, s, now, skew, fields) or s[SubscriptionRow.paused] == 1
   or #lists[1] ~= 1 or lists[1][1] ~= id or #lists[2] > 0 or #lists[4] > 0 then
   return slow
 end

@@ -28,7 +28,7 @@ if doubtful then
   ctx.doubt = 2
   wake_all(ctx) -- their next exchange tells them to attach again
 elseif code == 'RESTARTED' and ctx.server == ctx.here and ctx.doubt ~= 2 then
-  -- The caller has seen a later incarnation. Members that have not must settle nothing that it does not read any more.
+  -- The caller knows a later incarnation. It reads the state and replaces it later: nothing must be settled in between.
   ctx.server = ''
   wake_all(ctx)
 end

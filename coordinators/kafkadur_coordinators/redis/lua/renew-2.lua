@@ -6,7 +6,7 @@
 --          INVALID (malformed)
 -- Cost     constant
 --- @shape RenewRequest
---- @include "common"
+--- @include "short"
 
 local request = read_request()
 if not request or #KEYS ~= 2 then
@@ -18,25 +18,15 @@ local raw = redis.pcall('HMGET', KEYS[1], 's', 'm:' .. id, 'lists', 'state_versi
 if raw.err or raw[4] ~= text(STATE_VERSION) then
   return slow
 end
-local fields = { SubscriptionRow.policy, MemberRow.transacted, 4 } -- the last ones
-local rows = {}
-for i = 1, 3 do
-  local read, row = pcall(cmsgpack.unpack, raw[i] or '')
-  if not read or type(row) ~= 'table' or #row < fields[i] then
-    return slow
-  end
-  rows[i] = row
+local rows = unpacked(raw, { SubscriptionRow.policy, MemberRow.transacted, 4 }) -- the last ones
+if not rows then
+  return slow
 end
 local s, me, lists = rows[1], rows[2], rows[3]
 
 local now, skew = read_time(request, s[SubscriptionRow.time], s[SubscriptionRow.skew])
-if redis.pcall('GET', KEYS[2]) ~= struct.pack(SEAL, s[SubscriptionRow.sequence], redis.call('HLEN', KEYS[1]))
-  or s[SubscriptionRow.sequence] ~= request[RenewRequest.sequence]
-  or request[Request.state_version] ~= STATE_VERSION or s[SubscriptionRow.server] ~= server_identity()
-  or s[SubscriptionRow.id] ~= request[Request.subscription_id]
-  or s[SubscriptionRow.incarnation] ~= request[Request.incarnation]
-  or skew ~= s[SubscriptionRow.skew] or now < s[SubscriptionRow.grace] or now >= s[SubscriptionRow.next_expiry]
-  or s[SubscriptionRow.doubt] ~= 0 or #lists[2] > 0 or #lists[4] > 0
+if not is_usual(request, s, now, skew, redis.call('HLEN', KEYS[1]))
+  or s[SubscriptionRow.sequence] ~= request[RenewRequest.sequence] or #lists[2] > 0 or #lists[4] > 0
   or me[MemberRow.n] ~= request[RenewRequest.attachment] or me[MemberRow.silent] ~= 0 then
   return slow
 end

@@ -1,4 +1,4 @@
---- What all scripts of a subscription share, confirm-2 included, which has nothing else of context.lua.
+--- What all scripts of a subscription share, the short ones included (short.lua), which have nothing of context.lua.
 local STATE_VERSION = 3 -- of the layout in store.lua
 local SEAL = '>I6I4' -- number of the last change, number of fields
 local MAX_LEASES = 1000 -- a member holds at most so many, and so many reservations: it bounds the cost of ending it
