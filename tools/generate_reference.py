@@ -53,8 +53,8 @@ $ export KAFKADUR_KAFKA=kafka:9092 KAFKADUR_REDIS=redis://redis:6379/0 KAFKADUR_
 line. Those in `kafka` win.
 
 `kafka` may have functions as confluent-kafka knows them, in Python. `stats_cb` gets the statistics of readers
-and producers every `statistics.interval.ms`. Other functions than `stats_cb` and `error_cb` select
-confluent-kafka's client, which is slower than the compiled one.
+and producers every `statistics.interval.ms`, but not of transacted sessions. Other functions than `stats_cb`
+and `error_cb` select confluent-kafka's client, which is slower than the compiled one.
 
 ## Other variables
 
