@@ -23,12 +23,11 @@ from rich.progress import Progress
 
 from benchmarks.children import BenchmarkError
 from benchmarks.soak import report
-from benchmarks.soak.driving import SETTLING_S, Driver
+from benchmarks.soak.driving import PARTITIONS, SETTLING_S, Driver
 from benchmarks.soak.working import Place
 from kafkadur.stack import embedded
 from kafkadur.stack.kafka import quiet_admin
 
-_PARTITIONS = 6
 #: Messages a second that are tried first, how many times as many come next, and for how long, seconds.
 _SLOWEST, _FASTER, _STEP_S = 1_000.0, 1.25, 10.0
 _talk = Console(stderr=True)
@@ -55,7 +54,7 @@ def main(
         # what is older than this was handled long ago
         config = {"retention.ms": "1800000", "segment.ms": "60000"}
         admin = quiet_admin(stack.kafka)
-        admin.create_topics([NewTopic(topic, _PARTITIONS, 1, config=config)])[topic].result(20)
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(20)
         place = Place(kafka=stack.kafka, redis=stack.redis, namespace=topic, topic=topic)
         driver = Driver(stack, place, Path(folder))
         try:

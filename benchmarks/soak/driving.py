@@ -15,8 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.children import BenchmarkError, Child, start
 from benchmarks.soak.measures import Point
-from benchmarks.soak.working import HANDED, TYPES, Place, Report, Warned, member, producer, visitor
-from benchmarks.worker import Failure
+from benchmarks.soak.working import HANDED, TYPES, Place, Report, Warned, member, producer, rss, visitor
 from kafkadur.stack import Stack
 from kafkadur.stack.server import Server
 from kafkadur_sharing.ranges import Ranges, count, joined
@@ -29,7 +28,8 @@ _FREEZE_S = 1.0
 SETTLING_S = 20.0
 #: Seconds that all messages may take to be handled at the end.
 _DRAIN_S = 120.0
-_PARTITIONS = 6
+#: Of the topic.
+PARTITIONS = 6
 
 
 class Disturbance(NamedTuple):
@@ -75,7 +75,7 @@ class Record:
 
 
 class Driver:
-    """The processes of one soak. Used by one thread, as a context manager."""
+    """The processes of one soak. Used by one thread; `close` ends them."""
 
     def __init__(self, stack: Stack, place: Place, folder: Path) -> None:
         """Start the processes: nothing is published yet."""
@@ -89,16 +89,14 @@ class Driver:
         self.record = Record(began=time.monotonic())
         self._children: dict[str, Child] = {}
         #: how much of each file was read
-        self._read: defaultdict[Path, int] = defaultdict(int)
-        self._numbers = iter(range(1_000_000))
-        self._handled: defaultdict[str, int] = defaultdict(int)
+        self._read: dict[Path, int] = {}
         for name in ("stays", "restarts 1", "restarts 2"):
             self._start(name, member)
         self._start("visitor", visitor)
         self._children["producer"] = start("producer", producer, place)
 
     def _start(self, name: str, target: Callable[..., None]) -> None:
-        file = self._folder / f"{next(self._numbers)}.handed"
+        file = self._folder / f"{len(self._read)}.handed"
         file.touch()
         self._read[file] = 0
         self._children[name] = start(name, target, self._place, file)
@@ -167,8 +165,7 @@ class Driver:
         until = time.monotonic() + _LOOK_S
         for name, child in self._children.items():
             while child.pipe.poll(0):
-                said = child.expect()
-                self._take_in(name, said)
+                self._take_in(name, child.expect())
             if not child.process.is_alive():
                 child.check()
         self._look_at_servers()
@@ -176,7 +173,7 @@ class Driver:
         time.sleep(max(until - time.monotonic(), 0))  # the rhythm of the looks
 
     def _take_in(self, name: str, said: object) -> None:
-        if isinstance(said, Failure) or not isinstance(said, Report):
+        if not isinstance(said, Report):
             message = f"{name} said {said!r}"
             raise BenchmarkError(message)
         kept = name.partition(" ")[0]
@@ -195,9 +192,7 @@ class Driver:
         memory = self._redis.info("memory")
         self.record.memory["Redis, data"].append(Point(now, memory["used_memory"] / 1e6))
         self.record.memory["Redis, process"].append(Point(now, memory["used_memory_rss"] / 1e6))
-        pid = self._stack.brokers[0].pid
-        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
-        self.record.memory["Kafka, process"].append(Point(now, int(pages) * 4_096 / 1e6))
+        self.record.memory["Kafka, process"].append(Point(now, rss(self._stack.brokers[0].pid) / 1e6))
 
     def _read_files(self) -> None:
         """Take in the offsets that members were handed."""
@@ -240,7 +235,7 @@ class Driver:
                 partition: consumer.get_watermark_offsets(
                     TopicPartition(self._place.topic, partition), timeout=10
                 )[1]
-                for partition in range(_PARTITIONS)
+                for partition in range(PARTITIONS)
             }
         finally:
             consumer.close()

@@ -111,9 +111,12 @@ def _failing(pipe: Connection) -> Generator[None]:
         pipe.send(Failure(text=traceback.format_exc()))
 
 
-def rss() -> int:
-    """Return the resident memory of this process, bytes."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+def rss(pid: int | None = None) -> int:
+    """Return the resident memory of a process, bytes; None: of this one."""
+    return (
+        int(Path(f"/proc/{pid or 'self'}/statm").read_text(encoding="ascii").split()[1])
+        * resource.getpagesize()
+    )
 
 
 @dataclass
