@@ -8,7 +8,7 @@ from kafkadur.fetch.filtering import Takes
 from kafkadur_coordinators.interface import Pushed, Standing
 from kafkadur_coordinators.redis.replies import WAKE, pushed
 from tests.integration.coordinators.together import SERIAL, Peer, Together
-from tests.integration.coordinators.world import Member, World, report, settled
+from tests.integration.coordinators.world import Member, World, report, rolled_back, settled
 
 Make = Callable[..., World]
 
@@ -67,6 +67,22 @@ def test_the_wake_of_the_next_holder_brings_what_its_exchange_would(make: Make) 
         push.reply.token, push.reply.standing, push.reply.partitions,
     )  # fmt: skip
     assert not second.say(report(), credit=3, span=3).grants, "once is enough"
+
+
+def test_a_lane_is_told_together_with_what_comes_before_it(make: Make) -> None:
+    """A push was lost, and the next exchange touches no partition."""
+    world = make("serial")
+    first, second = world.attach(), world.attach()
+    second.say(credit=3)
+    (grant,) = first.say(report(readable_end=6), credit=3, span=2).grants
+    part = report(position=2, settled=[settled(grant.token, 0, 1)], returned=[rolled_back(grant.token, 1, 2)])
+    said = first.build(part, credit=3, span=2)
+    assert first.send(said._replace(handover=True)).standing is Standing.STANDBY
+    found = second.say(credit=3, span=3)
+    assert not found.grants, "its offsets come after the one that was rolled back"
+    assert list(found.orphaned) == [0], "it is to touch the partition"
+    told = second.say(report(), credit=3, span=3)
+    assert [(grant.kind, grant.start) for grant in told.grants] == [("runs", 1), ("lane", 2)]
 
 
 def test_a_member_without_room_is_not_next_and_is_sent_nothing(make: Make) -> None:

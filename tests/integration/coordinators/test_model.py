@@ -423,8 +423,11 @@ class Life(RuleBasedStateMachine):
         }
         told = {grant.token for grant in reply.grants}
         new = {t for t in mine if t > said.have}
-        # a lease of exceptions is told when its partition is touched: the reply asks for that
+        # a lease of exceptions is told when its partition is touched, and a lane together with it: the reply
+        # asks for that
         assert told <= new
+        waiting = {x.partition for t, x in mine.items() if t in new - told and not x.lane}
+        assert not waiting & {x.partition for t, x in mine.items() if t in told and x.lane}
         untold = {mine[t].partition for t in new - told}
         assert {mine[t].partition for t in new - told} <= set(reply.orphaned) - {
             x.partition for x in said.parts

@@ -141,23 +141,28 @@ local function grant_row(l, stretch, alone, due)
   }
 end
 
+--- The leases above `have`. A lease of exceptions is told when its partition is touched: its offsets are stored there. The
+--- lane of that partition is told with it, because a member that knew only the lane would dispatch later offsets first.
+-- Returns the rows, the partitions with leases that were not told, and the token below which all leases were told.
 local function new_leases(ctx, me, have, touched)
-  local out, untold, known = {}, {}, ctx.token
+  local new, waits = {}, {}
   for _, token in ipairs(me.tokens) do
-    if token > have then
-      local l = load_lease(ctx, token)
-      if l then
-        local pt = touched[l.p]
-        if not in_runs(l) then
-          out[#out + 1] = grant_row(l, {}, 0, 0)
-        elseif pt then -- a lease of exceptions is told when its partition is touched: its offsets are stored there
-          local stretch = stretch_of(pt, l.s, l.e, token)
-          out[#out + 1] = grant_row(l, stretch, l.isolated, math.max(l.due - ctx.now, 0))
-        else
-          untold[#untold + 1] = l.p
-          known = math.min(known, token - 1) -- each answer gets further: its partition is touched next
-        end
-      end
+    local l = token > have and load_lease(ctx, token)
+    if l then
+      new[#new + 1] = l
+      waits[l.p] = waits[l.p] or in_runs(l) and not touched[l.p]
+    end
+  end
+  local out, untold, known = {}, {}, ctx.token
+  for _, l in ipairs(new) do
+    if waits[l.p] and (in_runs(l) or l.kind == 'lane') then
+      untold[#untold + 1] = l.p
+      known = math.min(known, l.token - 1) -- each answer gets further: its partition is touched next
+    elseif in_runs(l) then
+      local stretch = stretch_of(touched[l.p], l.s, l.e, l.token)
+      out[#out + 1] = grant_row(l, stretch, l.isolated, math.max(l.due - ctx.now, 0))
+    else
+      out[#out + 1] = grant_row(l, {}, 0, 0)
     end
   end
   return out, untold, known
