@@ -6,14 +6,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import Settings
 from kafkadur.stack import Stack
 from kafkadur.stack.kafka import quiet_admin
 from kafkadur.testing.pytest_plugin import takes_messages
+from kafkadur_coordinators.topics import Topics as KafkaTopics
 from kafkadur_sharing.errors import KafkadurError
 from tests.end_to_end.histories.crew import Crew
 from tests.end_to_end.histories.plan import Plan
@@ -105,15 +106,12 @@ class Topics:
         wait_until(is_held, f"nothing on its way to topic {name}")
 
     def _ends(self, name: str) -> dict[int, int]:
-        """The end of each partition's log."""
-        wanted = {
-            TopicPartition(name, partition): OffsetSpec.latest()
-            for partition in range(self._partitions[name])
-        }
-        return {
-            asked.partition: future.result(_LIMIT_S).offset
-            for asked, future in self._admin.list_offsets(wanted).items()
-        }
+        """The end of each partition's log; the leader may be changing."""
+        topics = KafkaTopics({"bootstrap.servers": self._stack.kafka}, timeout=_LIMIT_S)
+        try:
+            return topics.offsets(name, self._partitions[name], "latest", stable=False)
+        finally:
+            topics.close()
 
     def _fill(self, name: str, length: int) -> None:
         """Lengthen each partition by records of an aborted transaction, which nobody reads."""

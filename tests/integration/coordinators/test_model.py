@@ -426,8 +426,8 @@ class Life(RuleBasedStateMachine):
         # a lease of exceptions is told when its partition is touched, and a lane together with it: the reply
         # asks for that
         assert told <= new
-        waiting = {x.partition for t, x in mine.items() if t in new - told and not x.lane}
-        assert not waiting & {x.partition for t, x in mine.items() if t in told and x.lane}
+        kept_back = {x.partition for t, x in mine.items() if t in new - told and not x.lane}
+        assert not kept_back & {x.partition for t, x in mine.items() if t in told and x.lane}
         untold = {mine[t].partition for t in new - told}
         assert {mine[t].partition for t in new - told} <= set(reply.orphaned) - {
             x.partition for x in said.parts
