@@ -21,6 +21,7 @@ from kafkadur.runtime.forked import forked
 from kafkadur.runtime.transactions import Transaction, rolled_back
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.errors import IllegalState, KafkadurError, LeaseLost, TransactionRolledBack
+from kafkadur_sharing.redelivery import Redelivery
 
 if TYPE_CHECKING:
     from kafkadur.aio.subscription import Subscription
@@ -318,10 +319,18 @@ def _check_transacted(request: Request) -> None:
             owner=f"subscription {request.key}",
             remedy="give durable=, or use a session that is not transacted",
         )
-    if request.definition.redelivery.max_hold is not None:
+    check_max_hold(f"subscription {request.key}", request.definition.redelivery)
+
+
+def check_max_hold(owner: str, redelivery: Redelivery | None) -> None:
+    """Part of declaring handlers: raise `IllegalState` for a policy that takes held messages back.
+
+    `owner` is named in the error.
+    """
+    if redelivery is not None and redelivery.max_hold is not None:
         raise IllegalState(
             "A message of a transacted session cannot be taken back while it is held.",
             state="the redelivery policy has a max_hold",
-            owner=f"subscription {request.key}",
+            owner=owner,
             remedy="leave max_hold out: Kafka's transaction.timeout.ms bounds a transaction",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing_extensions import Unpack
 
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.running import OnUndecodable
+from kafkadur.aio.session import check_max_hold
 from kafkadur.aio.subscribing import definition_asked, type_named
 from kafkadur.handlers.arguments import with_arguments
 from kafkadur.handlers.failures import FailureDetail
@@ -31,7 +33,7 @@ from kafkadur_sharing.decisions import OTHER_PARTS, parts_given, validate_on_cha
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.numbers import MOST_PRIORITY, check_function, check_integer
+from kafkadur_sharing.numbers import MOST_PRIORITY, MOST_RECORDS, check_function, check_integer
 from kafkadur_sharing.plain import meant
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -74,6 +76,21 @@ def _check_names(
         )
 
 
+def _check_takes_two(handler: Callable[..., Any]) -> None:
+    """Raise `IllegalState` for a handler that cannot be called with a batch and a producer."""
+    try:
+        inspect.signature(handler).bind(None, None)
+    except ValueError:  # a built-in function tells nothing about its parameters
+        return
+    except TypeError as error:
+        raise IllegalState(
+            "The handler of a transaction is called with a batch of messages and a producer.",
+            state=str(error),
+            owner=f"handler {getattr(handler, '__qualname__', handler)}",
+            remedy="give it these two parameters",
+        ) from error
+
+
 def _places(topic: str | DistributedTopic, options: SubscribeOptions) -> list[tuple[str, SubscribeOptions]]:
     """Return the Kafka topics of a declaration, each with the options of its subscription.
 
@@ -95,7 +112,7 @@ class Declared:
     durable: str | None
     #: those of `SubscribeOptions`
     options: Mapping[str, Any]
-    #: arguments of `Subscription.run`
+    #: arguments of `Subscription.run`; of a transacted subscription `messages`, the most in a transaction
     running: Mapping[str, Any] = field(default_factory=dict[str, Any])
     #: the distributed topic of which `topic` is a member
     distributed: DistributedTopic | None = None
@@ -108,9 +125,14 @@ class Declared:
         return name if member is None else f"{name}@{member}"
 
     @property
+    def transacts(self) -> bool:
+        """Whether each call of the handler is a transaction (`App.transacted`)."""
+        return "messages" in self.running
+
+    @property
     def concurrency(self) -> int:
         """The most calls of the handler at the same time."""
-        return int(self.running["concurrency"])
+        return int(self.running.get("concurrency", 1))
 
 
 class App:
@@ -234,6 +256,36 @@ class App:
             for each in made:
                 self._check_new(each)
             self._declared += made
+            return handler
+
+        return declare
+
+    def transacted(
+        self, topic: str, *, durable: str, messages: int = 1_000, **options: Unpack[SubscribeOptions]
+    ) -> Callable[[Handler], Handler]:
+        """Decorate a handler that is called with a batch of messages and a producer, in one transaction.
+
+        The handler takes a `Batch` of 1 to `messages` deliveries, as many as are there, and a
+        `Producer`. When it returns, the messages that it received and those that it published are
+        committed together. When it raises an exception, both are rolled back: its messages come again, each
+        in a transaction of its own, and count as an attempt. `redelivery` says after how many attempts a
+        message becomes a dead letter; without it a message that always fails comes again without end. A
+        coroutine function is awaited in the worker's loop, any other function is called in a thread; one
+        transaction runs at a time. The other options are those of `Connection.subscribe`. Raises as
+        `subscription` does, and `IllegalState` for a `redelivery` with `max_hold`, and for a handler that
+        does not take two arguments.
+        """
+        running: dict[str, object] = {"messages": check_integer("messages", messages, 1, MOST_RECORDS)}
+        _check_names(topic, options, running)
+        check_options(topic, options)
+        check_max_hold(f"the handler of topic {topic!r}", options.get("redelivery"))
+
+        def declare(handler: Handler) -> Handler:
+            check_handler(handler)
+            _check_takes_two(handler)
+            made = Declared(handler=handler, topic=topic, durable=durable, options=options, running=running)
+            self._check_new(made)
+            self._declared.append(made)
             return handler
 
         return declare

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,11 +22,13 @@ from redis.backoff import ExponentialBackoff
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.delivery import Delivery
 from kafkadur.aio.distributed import Distributed
+from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.handlers.arguments import with_arguments
-from kafkadur.handlers.results import check_result, is_coroutine_function
 from kafkadur.settings import Settings
 from kafkadur.worker.app import App, Declared
+from kafkadur.worker.calling import callable_in_loop
+from kafkadur.worker.transacting import Transacting
 from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import (
     CoordinatorUnavailable,
@@ -53,8 +53,6 @@ _MOST_WAIT_S, _FIRST_WAIT_S = 10.0, 0.25
 _MOST_FAILURES = 16
 #: Wait before a new connection after another process took over the client id, seconds.
 _DISPLACED_WAIT_S = 1.0
-#: Raised outside of a handler, these end the process.
-_ENDINGS = (SystemExit, KeyboardInterrupt)
 #: Interval at which the loop shows that it runs, seconds.
 _BEAT_S = 0.5
 #: The longest time between the deadline and the return of the last message, seconds.
@@ -275,19 +273,19 @@ class Worker:
         """Serve a subscription until the worker stops; attach again after it was detached."""
         declared = serving.declared
 
-        async def attach() -> Subscription[Any, Any]:
+        async def attach() -> tuple[Subscription[Any, Any], Session | None]:
+            if declared.transacts:
+                return await _in_session(connection, declared)
             if declared.distributed is None:
-                return await connection.subscribe(
-                    declared.topic, durable=declared.durable, **declared.options
-                )
+                return await _subscribed(connection, declared), None
             options = dict(declared.options)
             member = options.pop("topic_member")
             distributed = self._distributed(connection, declared.distributed)
-            return await distributed.subscribe(member, durable=declared.durable, **options)
+            return await distributed.subscribe(member, durable=declared.durable, **options), None
 
         try:
-            while (subscription := await self._persistently(attach, [serving])) is not None:
-                await self._work(serving, subscription)
+            while (attached := await self._persistently(attach, [serving])) is not None:
+                await self._work(serving, *attached)
         except KafkadurError as error:
             _log.error("cannot be served: %s", error, extra=_ids(declared))
             raise
@@ -301,8 +299,13 @@ class Worker:
             found = self._opened[id(topic)] = connection.distributed(topic)
         return found
 
-    async def _work(self, serving: Serving, subscription: Subscription[Any, Any]) -> None:
-        """Run the handler until the worker stops, or until the subscription is lost for a while."""
+    async def _work(
+        self, serving: Serving, subscription: Subscription[Any, Any], session: Session | None
+    ) -> None:
+        """Run the handler until the worker stops, or until the subscription is lost for a while.
+
+        `session`: that of a transacted subscription.
+        """
         declared, ids = serving.declared, _ids(serving.declared, member=subscription.member_id)
         serving.subscription = subscription
         if self._stop.is_set():
@@ -312,8 +315,11 @@ class Worker:
         # Of this run alone: a thread that does not end takes no place in the next run.
         threads = ThreadPoolExecutor(declared.concurrency, thread_name_prefix="kafkadur-handler")
         try:
-            async with subscription:
-                await subscription.run(self._measured(declared, threads), **declared.running)
+            async with session or subscription:
+                if session is None:
+                    await subscription.run(self._measured(declared, threads), **declared.running)
+                else:
+                    await self._transacting(declared, session, subscription, threads).run()
         except (*_PASSING, *_OCCUPIED) as error:
             _log.warning("detached: %s", error, extra=ids)
             serving.state, serving.reason = State.STARTING, str(error)
@@ -358,40 +364,53 @@ class Worker:
     ) -> Callable[[Delivery[Any, Any]], Awaitable[None]]:
         """Return the handler as the subscription calls it: measured, a plain function in a thread."""
         handler = with_arguments(declared.handler, f"subscription {declared.name}")
-        loop = asyncio.get_running_loop()
-        plain = not is_coroutine_function(handler)
+        call = callable_in_loop(handler, threads)
 
         async def handle(delivery: Delivery[Any, Any]) -> None:
             with self._measure(declared):
-                if plain:  # the context holds the current span, among others
-                    context = contextvars.copy_context()
-                    result = await loop.run_in_executor(threads, _called, context, handler, delivery)
-                else:
-                    result = handler(delivery)
-                if inspect.isawaitable(result):  # a callable object can return one, too
-                    try:
-                        result = await result
-                    except _ENDINGS as error:
-                        raise _no_end(error) from error
-                check_result(result, handler)
+                await call(delivery)
 
-        handle.__qualname__ = getattr(handler, "__qualname__", type(handler).__qualname__)  # for its failures
+        handle.__qualname__ = call.__qualname__  # for its failures
         return handle
 
+    def _transacting(
+        self,
+        declared: Declared,
+        session: Session,
+        subscription: Subscription[Any, Any],
+        threads: ThreadPoolExecutor,
+    ) -> Transacting:
+        return Transacting(
+            session,
+            subscription,
+            handle=callable_in_loop(declared.handler, threads),
+            most=declared.running["messages"],
+            measure=lambda: self._measure(declared),
+            pause=self._pause,
+            is_stopped=self._stop.is_set,
+            ids=_ids(declared, member=subscription.member_id),
+        )
 
-def _called(
-    context: contextvars.Context, handler: Callable[[Any], Any], delivery: Delivery[Any, Any]
-) -> object:
-    """Call a handler in a thread; a future cannot hold a `StopIteration`."""
+
+async def _subscribed(
+    connection: Connection, declared: Declared, session: Session | None = None
+) -> Subscription[Any, Any]:
+    return await connection.subscribe(
+        declared.topic, durable=declared.durable, session=session, **declared.options
+    )
+
+
+async def _in_session(
+    connection: Connection, declared: Declared
+) -> tuple[Subscription[Any, Any], Session | None]:
+    """Return a subscription in a transacted session of its own, and the session."""
+    session = connection.session(transacted=True)
     try:
-        return context.run(handler, delivery)
-    except (*_ENDINGS, StopIteration) as error:
-        raise _no_end(error) from error
-
-
-def _no_end(error: BaseException) -> RuntimeError:
-    """Return an error that fails only this message: a handler must not end the whole worker."""
-    return RuntimeError(f"the handler raised {type(error).__name__}")
+        await session.open()
+        return await _subscribed(connection, declared, session), session
+    except BaseException:
+        await session.close()
+        raise
 
 
 def _errors(tasks: Iterable[asyncio.Future[None]]) -> Iterator[BaseException]:
