@@ -59,6 +59,12 @@ class Backlog:
     messages: int
     #: Different keys, a multiple of the partitions so that each is in one of them; 0: messages without keys.
     keys: int = 0
+    #: Different values of the header `region`; 0: messages without it.
+    regions: int = 0
+
+    def headers(self, sequence: int) -> list[tuple[str, str | bytes | None]]:
+        """Return the headers of a message."""
+        return [("region", b"region-%d" % (sequence % self.regions))] if self.regions else []
 
     def key(self, sequence: int) -> bytes | None:
         """Return the key of a message."""
@@ -150,6 +156,7 @@ def append(backlog: Backlog, kafka: str, values: Iterator[bytes] | None = None) 
             value,
             backlog.key(sequence),
             partition=sequence % backlog.partitions,
+            headers=backlog.headers(sequence),
             on_delivery=delivered,
         )
         if not sequence % 1_000:
