@@ -64,7 +64,7 @@ TOGETHER = (
 )
 
 #: Fixtures that every worker may have for itself, because they cost milliseconds.
-CHEAP = {"kafkadur_admin", "kafkadur_stack", "raw_producer", "valkey", "certificates", "exporter"}
+CHEAP = {"kafkadur_admin", "kafkadur_stack", "raw_producer", "valkey", "certificates"}
 
 
 @pytest.fixture(scope="session")

@@ -188,6 +188,35 @@ class Tracing:
         with self._surrounding(span):
             yield
 
+    def claimed(self, topic: str, subscription: str, count: int, begun_ns: int) -> None:
+        """As `received`, of `count` messages that are read elsewhere."""
+        from opentelemetry import trace  # noqa: PLC0415 - of the extra
+
+        about = self._about(topic, "receive", "receive", subscription)
+        about["messaging.batch.message_count"] = count
+        span = self._begin(
+            f"receive {topic}", kind=trace.SpanKind.CLIENT, attributes=about, start_time=begun_ns
+        )
+        with _harmless():
+            span.end(time.time_ns())
+
+    @contextlib.contextmanager
+    def settling_offsets(
+        self, verdict: str, topic: str, subscription: str, count: int, **counts: int
+    ) -> Generator[None]:
+        """Surround a verdict on `count` offsets with a span; their messages were read elsewhere.
+
+        `counts` are further attributes, `kafkadur.<name>`, where they are not 0.
+        """
+        from opentelemetry import trace  # noqa: PLC0415 - of the extra
+
+        about = self._about(topic, verdict, "settle", subscription)
+        about["messaging.batch.message_count"] = count
+        about |= {f"kafkadur.{name}": number for name, number in counts.items() if number}
+        span = self._begin(f"{verdict} {topic}", kind=trace.SpanKind.CLIENT, attributes=about)
+        with self._surrounding(span):
+            yield
+
     @contextlib.contextmanager
     def committing(self, name: str, messages: Sequence[Message] | None) -> Generator[None]:
         """Surround the commit or rollback of a transacted session with a span.

@@ -22,6 +22,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from kafkadur.history.kafka_log import KafkaLog
 from kafkadur.history.writer import HistoryThread
+from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.clients import (
     coordinator_of,
@@ -125,6 +126,7 @@ class Attachment:
         self._history = HistoryThread(lambda: KafkaLog(settings.kafka))
         #: what is written to the delivery history, if the subscription has one
         self._recording = Recording()
+        self._tracing = Tracing(settings.client_id) if settings.tracing else None
         self._membership: Membership | None = None
         self._claims: Claims
         #: partitions on which something was settled since the last checkpoint
@@ -253,7 +255,7 @@ class Attachment:
         Afterwards the caller can settle them; this call settles nothing. Raises as `whereabouts` does.
         """
         settlements = self.whereabouts().settlements
-        send_to_dead_letters(self.settings, self.definition, rejected, settlements)
+        send_to_dead_letters(self.settings, self.definition, rejected, settlements, tracing=self._tracing)
         self._recording.give_up(rejected)
 
     def tell(self, progress: HolderProgress | None) -> None:

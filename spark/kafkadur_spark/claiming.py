@@ -7,6 +7,7 @@ redelivered.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, LeaseLost
 from kafkadur_sharing.numbers import check_integer
-from kafkadur_sharing.ranges import Ranges, joined, without
+from kafkadur_sharing.ranges import Ranges, count, joined, without
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
@@ -123,12 +124,14 @@ class Claimer(Attachment):
         time-out.
         """
         most = check_integer("most", most, 1, _MOST)
-        until = time.monotonic() + timeout
+        until, begun = time.monotonic() + timeout, time.time_ns()
         while True:
             # to see added partitions it has to attach again, which would end the open claims
             waits = not self._see_topic()
             found, again = (None, False) if waits else self._claim_now(most)
             if found is not None or (time.monotonic() >= until and not again):
+                if self._tracing is not None and found is not None:
+                    self._tracing.claimed(found.topic, self.display, found.records, begun)
                 return found
             if not again:
                 time.sleep(_LOOK_S)
@@ -257,9 +260,25 @@ class Claimer(Attachment):
                 self._note_settled([hull.partition])
                 self._open -= not claim.left
 
-        self._patiently(lambda: self._again(finish))
-        if claim.refused:
-            raise self._over(claim)
+        with self._traced(claim, back):
+            self._patiently(lambda: self._again(finish))
+            if claim.refused:
+                raise self._over(claim)
+
+    def _traced(
+        self, claim: Claim, back: Mapping[int, Ranges] | None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Surround what becomes of a claim with a span, if there are spans."""
+        if self._tracing is None:
+            return contextlib.nullcontext()
+        rolled_back = sum(map(count, (back or {}).values()))
+        return self._tracing.settling_offsets(
+            "release" if back is None else "ack",
+            claim.topic,
+            self.display,
+            claim.records - rolled_back,
+            rolled_back=rolled_back,
+        )
 
     def _record(
         self, claim: Claim, hull: Hull, refused: Collection[int], back: Mapping[int, Ranges] | None

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 import kafkadur.sync
@@ -17,7 +18,7 @@ from kafkadur_sharing.changing import check_parts, subscription_type
 from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_on_change
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType, TypeName
 from kafkadur_sharing.errors import IllegalState, StateLost
-from kafkadur_sharing.ranges import joined, without
+from kafkadur_sharing.ranges import Ranges, count, joined, without
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
@@ -107,8 +108,26 @@ class Holder(Attachment):
         be repeated.
         """
         said = dict(verdicts)
-        self._see_topic()
-        return self._patiently(lambda: self._settle(said))
+        with self._traced(verdicts):
+            self._see_topic()
+            return self._patiently(lambda: self._settle(said))
+
+    def _traced(self, verdicts: Mapping[int, Verdicts]) -> contextlib.AbstractContextManager[None]:
+        """Surround verdicts with a span, if there are spans."""
+        if self._tracing is None:
+            return contextlib.nullcontext()
+
+        def total(ranges: Callable[[Verdicts], Ranges]) -> int:
+            return sum(count(ranges(said)) for said in verdicts.values())
+
+        return self._tracing.settling_offsets(
+            "ack",
+            self.definition.topic.name,
+            self.display,
+            total(lambda said: said.settled),
+            rolled_back=total(lambda said: said.rolled_back),
+            expired=total(lambda said: said.expired),
+        )
 
     # -- the thread
 
@@ -128,13 +147,13 @@ class Holder(Attachment):
 
     def _settle(self, verdicts: dict[int, Verdicts]) -> int:
         """Give verdicts, and remove each rollback that is done: a repetition must not count it again."""
-        count = 0
+        done = 0
 
         def settle() -> None:
-            nonlocal count
+            nonlocal done
             while True:
                 given = self._settlement.settle(verdicts)
-                count += given.settled
+                done += given.settled
                 self._record(given, verdicts)
                 for partition, back in given.rolled_back.items():
                     said = verdicts.get(partition, Verdicts())
@@ -155,4 +174,4 @@ class Holder(Attachment):
                 owner=f"subscription {self.display}",
                 remedy="resume it, or start the query again: it reads the unsettled messages",
             )
-        return count
+        return done

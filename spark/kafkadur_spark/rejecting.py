@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 
 from kafkadur.admin.browse import records_of
+from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.dead_letters import Cause, DeadLetters, Letter
 from kafkadur.settings import Settings
 from kafkadur_coordinators.lifecycle import Subscription
@@ -27,12 +28,18 @@ _NEAR = 500
 
 
 def send_to_dead_letters(
-    settings: Settings, held: Subscription, rejected: Reasons, settlements: Mapping[int, SettlementState]
+    settings: Settings,
+    held: Subscription,
+    rejected: Reasons,
+    settlements: Mapping[int, SettlementState],
+    *,
+    tracing: Tracing | None = None,
 ) -> None:
     """Write the dead letters of rejected messages, and return when all of them are written.
 
     A message that is settled already has its dead letter, and one that Kafka has removed gets none.
-    `settlements` are the present settlement states of the subscription. Raises `StateLost` if the dead
+    `settlements` are the present settlement states of the subscription; `tracing` makes a span of each
+    dead letter. Raises `StateLost` if the dead
     letters are not written within a minute, and the errors of reading; then nothing may be settled, and a
     dead letter may be written twice.
     """
@@ -45,7 +52,7 @@ def send_to_dead_letters(
         for p, some in sorted(open_now.items())
         for start, end in joined((offset, offset + _NEAR) for offset in some)
     ]
-    letters = DeadLetters(settings.kafka)
+    letters = DeadLetters(settings.kafka, tracing=tracing)
     found = 0
     try:
         for message in records_of(

@@ -3,14 +3,12 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -19,54 +17,15 @@ from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.errors import DeliveryFailed, IllegalState
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, ordered_producer, take
+from tests.spans import about, context, named, one, parent, spans
 
-
-@pytest.fixture(scope="session")
-def exporter() -> InMemorySpanExporter:
-    """The provider of this process can be set once."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
-
-
-@pytest.fixture
-def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
-    exporter.clear()
-    yield exporter
-    exporter.clear()
+__all__ = ["spans"]
 
 
 @pytest.fixture
 def place(kafkadur_stack: Stack, kafkadur_topic: TopicFactory, kafkadur_namespace: str) -> Place:
     raw = ordered_producer(kafkadur_stack.kafka)
     return Place(stack=kafkadur_stack, make_topic=kafkadur_topic, namespace=kafkadur_namespace, raw=raw)
-
-
-def named(spans: InMemorySpanExporter, operation: str) -> list[ReadableSpan]:
-    """Spans of an operation, in the order of their beginning."""
-    found = [span for span in spans.get_finished_spans() if span.name.split(" ")[0] == operation]
-    return sorted(found, key=lambda span: span.start_time or 0)
-
-
-def one(spans: InMemorySpanExporter, operation: str) -> ReadableSpan:
-    (span,) = named(spans, operation)
-    return span
-
-
-def about(span: ReadableSpan) -> dict[str, Any]:
-    """Attributes without the prefix."""
-    return {name.removeprefix("messaging."): value for name, value in (span.attributes or {}).items()}
-
-
-def context(span: ReadableSpan) -> tuple[int, int]:
-    assert span.context is not None
-    return span.context.trace_id, span.context.span_id
-
-
-def parent(span: ReadableSpan) -> tuple[int, int] | None:
-    return None if span.parent is None else (span.parent.trace_id, span.parent.span_id)
 
 
 async def test_a_handled_message_is_one_trace(place: Place, spans: InMemorySpanExporter) -> None:
