@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import kafkadur_spark
 from kafkadur.admin.browse import records_of
 from kafkadur.stack import as_administrator
+from kafkadur.testing.pytest_plugin import takes_messages
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.definition import TypeName
 from kafkadur_spark.attachment import Attachment
@@ -168,4 +169,5 @@ def add_partition(place: Place, topic: str) -> None:
     """Give a topic of one partition a second one, and have the place's producer know it."""
     admin = AdminClient({"bootstrap.servers": place.stack.kafka})
     admin.create_partitions([NewPartitions(topic, 2)])[topic].result(LIMIT_S)
+    wait_until(lambda: takes_messages(admin, topic, 2), "two partitions")
     wait_until(lambda: len(place.raw.list_topics(topic).topics[topic].partitions) == 2, "two partitions")

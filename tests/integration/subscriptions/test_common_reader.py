@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 import kafkadur
 from kafkadur.fetch import tail_fetcher
 from kafkadur.fetch.common_tail import OWN_FETCHERS
+from kafkadur.testing.pytest_plugin import takes_messages
 from kafkadur_coordinators.topics import Topics
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -159,10 +161,11 @@ async def test_partitions_are_added(place: Place, kafkadur_admin: AdminClient) -
         await received(subscriptions, [0, 1])
         await one_reader(topic)
         kafkadur_admin.create_partitions([NewPartitions(topic, 2)])[topic].result(LIMIT_S)
-        producer = ordered_producer(place.stack.kafka)  # another one knows of one partition
-        for value in (2, 3, 4):
-            producer.produce(topic, str(value), partition=1)
-        assert producer.flush(LIMIT_S) == 0
+        await asyncio.to_thread(
+            wait_until, lambda: takes_messages(kafkadur_admin, topic, 2), "two partitions"
+        )
+        # a producer from before knows of one partition
+        replace(place, raw=ordered_producer(place.stack.kafka)).publish(topic, (2, 3, 4), partition=1)
         await received(subscriptions, [2, 3, 4])
 
 
