@@ -93,7 +93,7 @@ def test_a_query_whose_server_stays_away_ends_and_its_batch_is_read_again(lab: L
     finally:
         link.resume()
     assert [*batches] in ([0, 1], [0, 1, 2])
-    second = lab.run(topic, **OPTIONS)
+    second = lab.run(topic, ack, **OPTIONS)
     again = dict(second.batches)
     assert all(found == batches[batch] for batch, found in again.items() if batch in batches)
     assert sorted({*second.records, *(at for found in batches.values() for at in found)}) == ALL
