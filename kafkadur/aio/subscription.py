@@ -415,7 +415,15 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
     def decide_received(self, *, acknowledge: bool) -> list[Chunk]:
         """Part of sessions: acknowledge or roll back all in flight; `confirm_received` waits for it."""
-        return self._member.verdicts.settle_handed(acknowledge=acknowledge, but=self._unreceived.records())
+        return self._member.verdicts.settle_handed(
+            acknowledge=acknowledge,
+            but=self._unreceived.records(),
+            delay=-1 if self._member.transacted else 0,
+        )
+
+    def dispatch_failed_alone(self) -> None:
+        """Part of transactions in workers: from now on a message comes alone after a failed attempt."""
+        self._member.gate.failed_alone = True
 
     async def confirm_received(self, chunks: list[Chunk], *, acknowledge: bool) -> None:
         """Part of sessions: wait until the verdicts of `decide_received` are confirmed.

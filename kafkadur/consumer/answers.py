@@ -42,6 +42,11 @@ class Answers(Part):
         """Nothing was answered."""
         self._settled_on: set[int] = set()
 
+    @property
+    def has_settled(self) -> bool:
+        """Whether `take_settled` returns any; takes no lock."""
+        return bool(self._settled_on)
+
     def take_settled(self) -> set[int]:
         """Partitions, or lanes of keys, on which verdicts were confirmed since the last call."""
         settled, self._settled_on = self._settled_on, set()

@@ -30,6 +30,7 @@ class Dispatcher(Part):
         chunk = self._next_timely_chunk()
         if chunk is None:
             return None, False
+        limit = self._most(chunk.lease, limit)
         room = self._in_flight.room(chunk.weight, min(limit, len(chunk.messages) - chunk.handed))
         if room <= 0:
             self._idle()
@@ -61,7 +62,7 @@ class Dispatcher(Part):
             chunk = self._next_timely_chunk()
             if chunk is None:
                 return None
-            room = self._room_of_run(chunk, limit)
+            room = self._room_of_run(chunk, self._most(chunk.lease, limit))
             if room > 0:
                 # an earlier call may have added it, and none of its records was dispatched since
                 if chunk.handed == 0 and all(each is not chunk for each in self._in_flight):
@@ -160,6 +161,10 @@ class Dispatcher(Part):
         return True
 
     # -- how many records
+
+    def _most(self, lease: Lease, limit: int) -> int:
+        """Return how many records of a lease are dispatched at once, at most `limit`."""
+        return 1 if self._gate.failed_alone and lease.attempts else limit
 
     def _room_of_run(self, chunk: Chunk, limit: int) -> int:
         """Number of records that may be dispatched one by one now; if there is no room, `_idle` is called."""

@@ -24,6 +24,8 @@ class Gate(Marks):
         #: this member takes no messages: its circuit breaker is open
         self.resting = False
         self.failed: KafkadurError | None = None
+        #: a record is dispatched alone after an attempt that failed
+        self.failed_alone = False
         #: a transacted session does not know whether Kafka committed its transaction
         self.outcome_unknown = False
         #: closed while in doubt: it makes no more exchanges, and its leases end with its session

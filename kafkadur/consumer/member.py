@@ -388,6 +388,8 @@ class Member:
 
     def take_settled(self) -> set[int]:
         """Partitions, or lanes of keys, on which verdicts were confirmed since the last call."""
+        if not self._answers.has_settled:  # so it is for most members
+            return set()
         with self.lock:
             return self._answers.take_settled()
 

@@ -149,11 +149,16 @@ class Verdicts(Part):
 
     # -- all that is in flight
 
-    def settle_handed(self, *, acknowledge: bool, but: Collection[tuple[Chunk, int]]) -> list[Chunk]:
+    def settle_handed(
+        self, *, acknowledge: bool, but: Collection[tuple[Chunk, int]], delay: int = 0
+    ) -> list[Chunk]:
         """Give the records in flight their verdict (rules K1, K3); returns the chunks concerned.
 
-        `but`: records that the application has not received yet.
+        `but`: records that the application has not received yet. Those that are rolled back come again in
+        `delay` ms (-1: as the policy says).
         """
+        if delay < 0 and not self._terms.redelivery.backoff:
+            delay = 0
         left = {(id(chunk), index) for chunk, index in but}
         with self._lock:
             chunks = [chunk for chunk in self._in_flight if chunk.handed_out()]
@@ -164,8 +169,9 @@ class Verdicts(Part):
                     if acknowledge:
                         chunk.acknowledge(index)
                     elif not self.give_up_last_attempt(chunk, index, ROLLED_BACK):
-                        self._policy.hold_back(chunk, index)
-                        chunk.roll_back(index)
+                        if self._policy.holds_back(delay):
+                            self._policy.hold_back(chunk, index)
+                        chunk.roll_back(index, delay)
             return chunks
 
     def handed(self, but: Collection[tuple[Chunk, int]]) -> list[tuple[Chunk, list[int]]]:

@@ -164,6 +164,8 @@ class Waiters:
 
     def of(self, asker: Asker, level: AckLevel) -> list[Wait]:
         """Return the waits of a member for this level."""
+        if not asker.waiting:  # so it is for most members
+            return []
         with self._lock:
             return [wait for wait in asker.waiting.values() if wait.level == level]
 

@@ -15,7 +15,7 @@ from kafkadur.aio.running import OnUndecodable
 from kafkadur.aio.session import check_max_hold
 from kafkadur.aio.subscribing import definition_asked, type_named
 from kafkadur.handlers.arguments import with_arguments
-from kafkadur.handlers.failures import FailureDetail
+from kafkadur.handlers.failures import FailureDetail, check_detail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit, check_limits
 from kafkadur.handlers.results import check_handler
 from kafkadur.handlers.retries import ATTEMPTS, Exceptions, RetryDelay
@@ -261,21 +261,33 @@ class App:
         return declare
 
     def transacted(
-        self, topic: str, *, durable: str, messages: int = 1_000, **options: Unpack[SubscribeOptions]
+        self,
+        topic: str,
+        *,
+        durable: str,
+        messages: int = 1_000,
+        failure_detail: FailureDetail = "message",
+        **options: Unpack[SubscribeOptions],
     ) -> Callable[[Handler], Handler]:
         """Decorate a handler that is called with a batch of messages and a producer, in one transaction.
 
         The handler takes a `Batch` of 1 to `messages` deliveries, as many as are there, and a
-        `Producer`. When it returns, the messages that it received and those that it published are
-        committed together. When it raises an exception, both are rolled back: its messages come again, each
-        in a transaction of its own, and count as an attempt. `redelivery` says after how many attempts a
-        message becomes a dead letter; without it a message that always fails comes again without end. A
-        coroutine function is awaited in the worker's loop, any other function is called in a thread; one
-        transaction runs at a time. The other options are those of `Connection.subscribe`. Raises as
+        `Producer`, which it may use until it ends. When it returns, the messages that it received and those
+        that it published are committed together. When it raises an exception, `Reject` included, both are
+        rolled back: its messages come again, each in a transaction of its own, and an attempt is counted.
+        `redelivery` says after how many attempts a message becomes a dead letter; without it a message that
+        always fails comes again without end. Await what `send` returns: a message that was refused is else
+        not part of the transaction. A coroutine function is awaited in the worker's loop, any other function
+        is called in a thread; one transaction runs at a time. `failure_detail`: what the log says of an
+        exception, as in `Subscription.run`. The other options are those of `Connection.subscribe`. Raises as
         `subscription` does, and `IllegalState` for a `redelivery` with `max_hold`, and for a handler that
         does not take two arguments.
         """
-        running: dict[str, object] = {"messages": check_integer("messages", messages, 1, MOST_RECORDS)}
+        check_detail(failure_detail, f"the handler of topic {topic!r}")
+        running: dict[str, object] = {
+            "messages": check_integer("messages", messages, 1, MOST_RECORDS),
+            "failure_detail": failure_detail,
+        }
         _check_names(topic, options, running)
         check_options(topic, options)
         check_max_hold(f"the handler of topic {topic!r}", options.get("redelivery"))

@@ -11,9 +11,12 @@ from redis.backoff import ExponentialBackoff
 
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
+from kafkadur.aio.waiting import interrupted
 from kafkadur.consumer.delivery import Batch
+from kafkadur.handlers.failures import FailureDetail, describe
 from kafkadur.producer.transacted import TransactedProducer
-from kafkadur_sharing.errors import KafkaUnavailable, TransactionRolledBack
+from kafkadur.worker.app import Declared
+from kafkadur_sharing.errors import IllegalState, KafkaUnavailable, TransactionRolledBack
 
 _log = logging.getLogger("kafkadur.worker")
 
@@ -22,7 +25,35 @@ _MOST_WAIT_S, _FIRST_WAIT_S = 10.0, 0.1
 #: The most failures in a row that the backoff counts.
 _MOST_FAILURES = 16
 
-Handle = Callable[[Batch[Any, Any], TransactedProducer], Awaitable[None]]
+Handle = Callable[[Batch[Any, Any], Any], Awaitable[None]]
+
+
+class CallProducer:
+    """The producer of a session, for one call of a handler: what comes after the call is refused.
+
+    Else a task or thread that the handler left behind would publish in the transaction of another call.
+    """
+
+    def __init__(self, producer: TransactedProducer, display: str) -> None:
+        """The call begins; `display` is the subscription for people."""
+        self._producer = producer
+        self._display = display
+        self._ended = False
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what the producer has
+        """Return what the producer has. Raises `IllegalState` after the call."""
+        if self._ended:
+            raise IllegalState(
+                "The handler that was called with this producer has ended.",
+                state="its transaction is over",
+                owner=f"a handler of subscription {self._display}",
+                remedy="publish before the handler returns: await the tasks that it begins",
+            )
+        return getattr(self._producer, name)
+
+    def end(self) -> None:
+        """The call has ended."""
+        self._ended = True
 
 
 class Transacting:
@@ -33,29 +64,26 @@ class Transacting:
         session: Session,
         subscription: Subscription[Any, Any],
         *,
+        declared: Declared,
         handle: Handle,
-        most: int,
         measure: Callable[[], AbstractContextManager[object]],
         pause: Callable[[float], Awaitable[None]],
         is_stopped: Callable[[], bool],
         ids: Mapping[str, str],
     ) -> None:
-        """`session` is open, and `subscription` its only one; `most`: messages of a transaction.
+        """`session` is open, and `subscription` its only one.
 
-        `measure`: a context around each transaction; `pause(seconds)` waits, but not after the stop; `ids`:
-        fields of log records.
+        `handle` calls the handler, and `measure` gives a context around each call; `pause(seconds)` waits,
+        but not after the stop; `ids`: fields of log records.
         """
         self._session = session
         self._subscription = subscription
+        self._declared = declared
         self._handle = handle
-        self._most = most
         self._measure = measure
         self._pause = pause
         self._is_stopped = is_stopped
         self._ids = dict(ids)
-        #: messages that were rolled back: so many next ones have transactions of their own, so that one that
-        #: always fails does not take the others along each time
-        self._alone = 0
         self._failures = 0
         self._waits = ExponentialBackoff(cap=_MOST_WAIT_S, base=_FIRST_WAIT_S)
 
@@ -64,33 +92,52 @@ class Transacting:
 
         Raises the error that made the subscription unusable, and `KafkaRefused`.
         """
+        # one that always fails must not take others along each time, in whichever worker it comes again
+        self._subscription.dispatch_failed_alone()
         while True:
-            batch = await self._subscription.receive_batch(1 if self._alone else self._most)
+            batch = await self._subscription.receive_batch(self._declared.running["messages"])
             if batch is None:
                 return
             if await self._transact(batch):
                 self._failures = 0
-                self._alone = max(self._alone - len(batch), 0)
                 continue
-            self._alone = max(self._alone, len(batch))
             await self._pause(self._waits.compute(self._failures))
             self._failures = min(self._failures + 1, _MOST_FAILURES)
 
     async def _transact(self, batch: Batch[Any, Any]) -> bool:
         """Call the handler, and commit or roll back; returns whether it is committed."""
+        producer = CallProducer(self._session.producer(), self._declared.name)
         try:
             with self._measure():
-                await self._handle(batch, self._session.producer())
-        except Exception:  # noqa: BLE001 - whatever it is concerns these messages
-            _log.exception("the handler failed: its transaction is rolled back", extra=self._ids)
+                await self._handle(batch, producer)
+        except BaseException as error:
+            if interrupted(error):
+                raise
+            self._tell_failure(batch, error)
+            producer.end()
             await self._persistently(self._session.rollback)
             return False
+        finally:
+            producer.end()
         try:
             await self._persistently(self._session.commit)
         except TransactionRolledBack as error:
             _log.warning("%s", error, extra=self._ids)
             return False
         return True
+
+    def _tell_failure(self, batch: Batch[Any, Any], error: BaseException) -> None:
+        """Log why a transaction is rolled back: one line, and the traceback at the level DEBUG."""
+        detail: FailureDetail = self._declared.running["failure_detail"]
+        first, reason = batch[0], describe(error, self._declared.handler, detail)
+        _log.warning(
+            "handler failed for %d messages from %r on; they are rolled back and delivered again: %s",
+            len(batch),
+            first,
+            " ".join(reason.split()),
+            exc_info=error if detail != "class" and _log.isEnabledFor(logging.DEBUG) else None,
+            extra=self._ids,
+        )
 
     async def _persistently(self, act: Callable[[], Awaitable[None]]) -> None:
         """Commit or roll back, until Kafka answers; raises `KafkaUnavailable` after the stop."""

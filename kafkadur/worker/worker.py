@@ -272,10 +272,14 @@ class Worker:
     async def _attend(self, connection: Connection, serving: Serving) -> None:
         """Serve a subscription until the worker stops; attach again after it was detached."""
         declared = serving.declared
+        session: Session | None = None
 
         async def attach() -> tuple[Subscription[Any, Any], Session | None]:
+            nonlocal session
             if declared.transacts:
-                return await _in_session(connection, declared)
+                if session is None:  # it is kept while attaching fails: Kafka remembers each for a week
+                    session = await _opened(connection)
+                return await _subscribed(connection, declared, session), session
             if declared.distributed is None:
                 return await _subscribed(connection, declared), None
             options = dict(declared.options)
@@ -285,11 +289,14 @@ class Worker:
 
         try:
             while (attached := await self._persistently(attach, [serving])) is not None:
+                session = None  # it ends with the work
                 await self._work(serving, *attached)
         except KafkadurError as error:
             _log.error("cannot be served: %s", error, extra=_ids(declared))
             raise
         finally:
+            if session is not None:
+                await session.close()
             serving.state = State.ENDED
 
     def _distributed(self, connection: Connection, topic: DistributedTopic) -> Distributed:
@@ -383,8 +390,8 @@ class Worker:
         return Transacting(
             session,
             subscription,
+            declared=declared,
             handle=callable_in_loop(declared.handler, threads),
-            most=declared.running["messages"],
             measure=lambda: self._measure(declared),
             pause=self._pause,
             is_stopped=self._stop.is_set,
@@ -400,17 +407,11 @@ async def _subscribed(
     )
 
 
-async def _in_session(
-    connection: Connection, declared: Declared
-) -> tuple[Subscription[Any, Any], Session | None]:
-    """Return a subscription in a transacted session of its own, and the session."""
+async def _opened(connection: Connection) -> Session:
+    """Return a transacted session that is open; one that cannot be opened closes itself."""
     session = connection.session(transacted=True)
-    try:
-        await session.open()
-        return await _subscribed(connection, declared, session), session
-    except BaseException:
-        await session.close()
-        raise
+    await session.open()
+    return session
 
 
 def _errors(tasks: Iterable[asyncio.Future[None]]) -> Iterator[BaseException]:

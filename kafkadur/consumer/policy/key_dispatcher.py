@@ -34,7 +34,7 @@ class KeyDispatcher(Dispatcher):
         if record is None:
             return None
         lease = record.lease
-        room = self._in_flight.room(self._queue.mean_size, limit)
+        room = self._in_flight.room(self._queue.mean_size, self._most(lease, limit))
         if room <= 0:
             self._idle()
             return None

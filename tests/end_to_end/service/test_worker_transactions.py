@@ -62,7 +62,8 @@ def test_what_is_received_and_published_is_committed_together(shop: Shop, out: s
     assert sorted(booked(shop, out, 20)) == [*range(20)], "nothing of the transaction that failed"
     assert worker.stop() == 0
     assert shop.unsettled("d") == 0
-    assert "the handler failed: its transaction is rolled back" in worker.said
+    assert "they are rolled back and delivered again: ValueError: not yet" in worker.said
+    assert "Traceback" not in worker.said
 
 
 def test_one_that_always_fails_takes_no_other_along(shop: Shop, out: str) -> None:
@@ -89,6 +90,66 @@ def test_one_that_always_fails_takes_no_other_along(shop: Shop, out: str) -> Non
     tried = Counter(int(note.value) for note in shop.notes("tried"))
     assert tried[7] == 3
     assert max(tried[number] for number in range(20) if number != 7) <= 2, "they failed once, with it"
+
+
+def test_two_workers_take_no_other_message_along_either(shop: Shop, out: str) -> None:
+    """What one of them rolled back may come to the other."""
+    shop.place.publish(shop.topic, range(40))
+    shop.write(
+        """
+        app = kafkadur.App()
+
+        @app.transacted(
+            TOPIC, durable="d", start="earliest", redelivery=kafkadur.Redelivery(max_attempts=4, backoff=0.2)
+        )
+        async def book(messages, producer):
+            for message in messages:
+                producer.publish(OUT, message.value)
+                note(message, "tried")
+            await asyncio.sleep(0.05)
+            if any(message.value == b"7" for message in messages):
+                raise ValueError("never")
+    """.replace("OUT", repr(out))
+    )
+    workers = [shop.start(), shop.start()]
+    assert sorted(booked(shop, out, 39)) == sorted({*range(40)} - {7})
+    eventually(lambda: shop.unsettled("d") == 0, "the dead letter")
+    assert [worker.stop() for worker in workers] == [0, 0]
+    tried = Counter(int(note.value) for note in shop.notes("tried"))
+    assert tried[7] == 4
+    assert max(tried[number] for number in range(40) if number != 7) <= 2
+
+
+def test_an_error_that_cancels_concerns_its_messages_only(shop: Shop, out: str) -> None:
+    """The handler's own CancelledError does not end the worker, and what it left behind publishes nothing."""
+    shop.place.publish(shop.topic, range(2))
+    shop.write(
+        """
+        app = kafkadur.App()
+        left = []
+
+        async def late(message, producer):
+            await asyncio.sleep(0.2)
+            try:
+                producer.publish(OUT, message.value)
+            except kafkadur.IllegalState as error:
+                note(message, "refused")
+
+        @app.transacted(TOPIC, durable="d", type="serial", start="earliest")
+        async def book(messages, producer):
+            if messages[0].attempt == 1:
+                left.append(asyncio.ensure_future(late(messages[0], producer)))
+                raise asyncio.CancelledError
+            await asyncio.sleep(0.4)
+            producer.publish(OUT, messages[0].value)
+    """.replace("OUT", repr(out))
+    )
+    worker = shop.start()
+    assert sorted(booked(shop, out, 2)) == [0, 1]
+    eventually(lambda: shop.unsettled("d") == 0, "the end")
+    shop.until(1, "refused")
+    assert worker.stop() == 0
+    assert len(committed(shop.place, out)) == 2
 
 
 def test_a_worker_that_is_killed_publishes_nothing_twice(shop: Shop, out: str) -> None:

@@ -143,7 +143,7 @@ end
 
 --- The leases above `have`. A lease of exceptions is told when its partition is touched: its offsets are stored there. The
 --- lane of that partition is told with it, because a member that knew only the lane would dispatch later offsets first.
--- Returns the rows, the partitions with leases that were not told, and the token below which all leases were told.
+-- Returns the rows, the partitions with leases that were not told, and the token up to which all leases were told.
 local function new_leases(ctx, me, have, touched)
   local new, waits = {}, {}
   for _, token in ipairs(me.tokens) do
