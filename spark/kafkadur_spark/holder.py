@@ -120,13 +120,15 @@ class Holder(Attachment):
         def total(ranges: Callable[[Verdicts], Ranges]) -> int:
             return sum(count(ranges(said)) for said in verdicts.values())
 
-        return self._tracing.settling_offsets(
-            "ack",
-            self.definition.topic.name,
-            self.display,
+        settled, back, expired = (
             total(lambda said: said.settled),
-            rolled_back=total(lambda said: said.rolled_back),
-            expired=total(lambda said: said.expired),
+            total(lambda said: said.rolled_back),
+            total(lambda said: said.expired),
+        )
+        if not settled + back + expired:  # a query settles what it has committed, which may be nothing
+            return contextlib.nullcontext()
+        return self._tracing.settling_offsets(
+            "ack", self.definition.topic.name, self.display, settled, rolled_back=back, expired=expired
         )
 
     # -- the thread

@@ -39,9 +39,8 @@ def send_to_dead_letters(
 
     A message that is settled already has its dead letter, and one that Kafka has removed gets none.
     `settlements` are the present settlement states of the subscription; `tracing` makes a span of each
-    dead letter. Raises `StateLost` if the dead
-    letters are not written within a minute, and the errors of reading; then nothing may be settled, and a
-    dead letter may be written twice.
+    dead letter. Raises `StateLost` if the dead letters are not written within a minute, and the errors of
+    reading; then nothing may be settled, and a dead letter may be written twice.
     """
     open_now = {
         p: {offset: why for offset, why in some.items() if _attempts(settlements[p], offset) is not None}

@@ -1,7 +1,8 @@
 """Five thousand members on a hundred nodes: is their work even, do they wake seldom, is one replaced soon?
 
 The members and scripts are the real ones, and time is moved by hand (`together.py`). Each node has a member
-of each subscription. `python -m benchmarks plan` calculates with what is confirmed here.
+of each of 50 subscriptions, which are tried one after the other: they share nothing but the server.
+`python -m benchmarks plan` calculates with what is confirmed here.
 """
 
 from collections import Counter
