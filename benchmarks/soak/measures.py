@@ -40,7 +40,7 @@ def slope(points: Sequence[Point]) -> Slope:
 
     Raises `ValueError` for fewer than three stretches with values.
     """
-    means = _means(points)
+    means = _means(points) if points else []
     if len(means) < 3:  # noqa: PLR2004 - two points lie on a line
         message = f"{len(points)} values are too few for a slope"
         raise ValueError(message)

@@ -53,12 +53,14 @@ def judge(record: Record, peak: float, rate: float) -> Findings:
     warm = record.began + (record.ended - record.began) * _WARM_UP
     hours = (record.ended - warm) / 3_600
     disturbed = [(one.at, one.at + SETTLING_S) for one in record.disturbances]
-    slopes = {
-        name: slope([point for point in points if point.at >= warm])
-        for name, points in sorted(record.memory.items())
-    }
     calm = outside(record.latencies, disturbed)
-    slopes["p99, ms"] = slope([point for point in percentiles(calm) if point.at >= warm])
+    slopes: dict[str, Slope] = {}
+    untold: list[str] = []
+    for name, points in (*sorted(record.memory.items()), ("p99, ms", percentiles(calm))):
+        try:
+            slopes[name] = slope([point for point in points if point.at >= warm])
+        except ValueError as error:  # the run was broken off early
+            untold.append(f"nothing is known of {name}: {error}")
     found = Findings(
         hours=(record.ended - record.began) / 3_600,
         peak=peak,
@@ -66,13 +68,14 @@ def judge(record: Record, peak: float, rate: float) -> Findings:
         published=record.published,
         repeated=record.repeated,
         lost=record.lost,
-        p99_ms=percentile([point.value for point in calm], 0.99),
+        p99_ms=percentile([point.value for point in calm], 0.99) if calm else 0.0,
         slopes=slopes,
         disturbances=dict(Counter(one.kind for one in record.disturbances)),
         warnings=[
             one.text for one in record.warnings if not any(start <= one.at <= end for start, end in disturbed)
         ],
     )
+    found.faults += untold
     found.faults += [
         f"{many:,} messages of {kind} were not handled" for kind, many in found.lost.items() if many
     ]

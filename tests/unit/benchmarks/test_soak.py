@@ -73,6 +73,18 @@ def test_a_good_run_has_no_fault() -> None:
     assert found.disturbances == {"a member is killed": 1}
 
 
+def test_a_run_that_was_broken_off_at_once_is_judged_by_what_is_known() -> None:
+    record = Record(began=0, ended=5, published=10)
+    record.memory["stays"] = [Point(4, 100.0)]
+    record.lost = dict.fromkeys(TYPES, 0)
+    found = judge(record, peak=200, rate=100)
+    assert found.slopes == {}
+    assert [fault.partition(":")[0] for fault in found.faults] == [
+        "nothing is known of stays",
+        "nothing is known of p99, ms",
+    ]
+
+
 def test_each_fault_is_named() -> None:
     record = a_record()
     record.memory["stays"] = line(50)
