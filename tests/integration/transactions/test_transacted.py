@@ -97,6 +97,18 @@ async def test_rollback_takes_both_back(place: Place, kind: str) -> None:
         await nothing(subscription)
 
 
+@pytest.mark.parametrize("kind", ["shared", "serial"])
+async def test_what_is_rolled_back_waits_as_the_policy_says(place: Place, kind: TypeName) -> None:
+    topic, wait = place.topic(range(1)), timedelta(seconds=4)
+    async with working(place, topic, type=kind, redelivery=Redelivery(backoff=wait)) as (_, session, mine):
+        await next_of(mine)
+        await session.rollback()
+        assert await mine.receive(timeout=1) is None, "it waits for two seconds at least"
+        again = await next_of(mine)
+        assert (number(again), again.attempt) == (0, 2)
+        await session.commit()
+
+
 async def test_several_subscriptions_and_topics(place: Place) -> None:
     first, second, out, other = place.topic([1, 2]), place.topic([3, 4]), place.topic(), place.topic()
     async with working(place, first) as (connection, session, one):
