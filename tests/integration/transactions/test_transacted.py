@@ -109,6 +109,26 @@ async def test_what_is_rolled_back_waits_as_the_policy_says(place: Place, kind: 
         await session.commit()
 
 
+@every_type
+async def test_what_failed_comes_alone_where_that_is_asked_for(place: Place, kind: TypeName) -> None:
+    topic = place.topic()
+    place.publish(topic, range(6))
+    async with working(place, topic, type=kind, window=10) as (_, session, mine):
+        mine.dispatch_failed_alone()
+        first: list[int] = []
+        while len(first) < 6:
+            batch = await mine.receive_batch(6, timeout=LIMIT_S)
+            assert batch is not None
+            first += [each.offset for each in batch]
+        await session.rollback()
+        for _ in range(6):
+            batch = await mine.receive_batch(6, timeout=LIMIT_S)
+            assert batch is not None
+            assert [each.attempt for each in batch] == [2]
+            await session.commit()
+        assert await mine.receive_batch(6, timeout=0.2) is None
+
+
 async def test_several_subscriptions_and_topics(place: Place) -> None:
     first, second, out, other = place.topic([1, 2]), place.topic([3, 4]), place.topic(), place.topic()
     async with working(place, first) as (connection, session, one):
