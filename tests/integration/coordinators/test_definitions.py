@@ -54,6 +54,24 @@ def test_of_two_creators_one_begins(blank: World) -> None:
     assert (known.version, known.id, known.changing_ms, known.partitions) == (7, blank.id, None, 1)
 
 
+def test_what_is_being_created_is_not_rebuilt(blank: World) -> None:
+    """Its creator has written the definition into the journal: others must not take that for a loss."""
+    assert blank.run("change", 0, "first", DEADLINE_MS).code == "OK"
+    blank.clock.advance(1_000)
+    reply = blank.run("rebuild", "second", DEADLINE_MS)
+    assert (reply.code, reply.body[0]) == ("BUSY", DEADLINE_MS - 1_000)
+    assert blank.put("first").code == "OK"
+    assert blank.install("first", version=1).code == "OK"
+    assert blank.run("rebuild", "second", DEADLINE_MS).code == "INTACT"
+
+
+def test_what_a_process_did_not_create_in_time_is_rebuilt(blank: World) -> None:
+    blank.run("change", 0, "dies", DEADLINE_MS)
+    blank.clock.advance(DEADLINE_MS)
+    assert blank.run("rebuild", "second", DEADLINE_MS).code == "OK"
+    assert blank.install("dies", version=1).code == "CHANGED", "it is too late"
+
+
 def test_a_change_is_seen_with_its_deadline_until_it_is_resolved(blank: World) -> None:
     blank.run("change", 0, "lost", DEADLINE_MS)
     assert blank.coordinator.peek(blank.address).changing_ms == DEADLINE_MS

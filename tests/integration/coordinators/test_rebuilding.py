@@ -15,6 +15,7 @@ from kafkadur_coordinators.interface import PartitionReport, Settled
 from kafkadur_coordinators.journal import checkpoints, recoveries
 from kafkadur_coordinators.journal.origins import Origin, state_of
 from kafkadur_coordinators.journal.rebuilding import Outcome
+from kafkadur_coordinators.journal.records import Change
 from kafkadur_coordinators.journal.recoveries import Cause, Recovery
 from kafkadur_coordinators.lifecycle import Membership
 from kafkadur_coordinators.redis.coordinator import Refusal
@@ -263,6 +264,24 @@ def test_processes_that_rebuild_at_once_end_with_one_state(
     for thread in threads:
         thread.join(30)
     assert [settlement.next for settlement in found] == [5] * 4
+
+
+def test_what_is_being_created_is_not_taken_for_lost(
+    party: Callable[..., Party], kafkadur_topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process finds nothing in Redis, and in the journal a definition that another is about to install."""
+    topic, creator, other = kafkadur_topic(), party(), party()
+    append = creator.journal.append_change
+
+    def append_and_let_the_other_look(shard: int, change: Change) -> int:
+        version = append(shard, change)
+        assert other.lifecycle._rebuild(other.key(), kept=False, seen=0) is None  # noqa: SLF001 - as `known` does
+        return version
+
+    monkeypatch.setattr(creator.journal, "append_change", append_and_let_the_other_look)
+    creator.attach(topic)
+    assert other.attach(topic, "other").attached.grace_ms == 0
+    assert creator.lifecycle.recoveries() == []
 
 
 def test_a_damaged_report_is_left_out(alone: Party, kafkadur_topic: TopicFactory) -> None:

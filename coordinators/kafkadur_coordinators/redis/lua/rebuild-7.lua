@@ -3,7 +3,7 @@
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, RebuildRequest
 -- Reply    Reply, RebuildReply
--- Codes    OK; BUSY (Busy): another one has the right; INTACT: there is nothing to rebuild; VERSION
+-- Codes    OK; BUSY (Busy): another one has the right, or creates it; INTACT: there is nothing to rebuild; VERSION
 --- @include "context"
 --- @include "members"
 --- @shape RebuildRequest
@@ -22,6 +22,10 @@ if code ~= 'MISSING' and code ~= 'RESTARTED' and not doubtful then
 end
 local left = ctx.rebuild_until - ctx.now
 if ctx.rebuild ~= '' and ctx.rebuild ~= request[RebuildRequest.token] and left > 0 and ctx.rebuild_server == ctx.here then
+  return head(ctx, 'BUSY', { [Busy.left] = left })
+end
+left = code == 'MISSING' and changing_left(ctx) or 0
+if left > 0 then -- it is being created: the journal has its definition already, and nothing is lost
   return head(ctx, 'BUSY', { [Busy.left] = left })
 end
 if doubtful then
