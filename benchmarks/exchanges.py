@@ -65,11 +65,22 @@ class Taker:
     """A member that takes messages of partition 0 and settles them."""
 
     def __init__(
-        self, coordinator: RedisCoordinator, address: SubscriptionAddress, *, end: int = 0, name: str = "m"
+        self,
+        coordinator: RedisCoordinator,
+        address: SubscriptionAddress,
+        *,
+        end: int = 0,
+        name: str = "m",
+        besides: int = 0,
     ) -> None:
-        """Attach; the messages before offset `end` were read by others."""
+        """Attach; the messages before offset `end` were read by others.
+
+        `besides`: further partitions that each exchange names.
+        """
+        self._besides = [PartitionReport(partition=1 + p) for p in range(besides)]
         self._session = MemberSession(coordinator, address, subscription_id=_ID, state=_STATE, member=name)
         self._session.attach(name=name, session_ms=600_000, version=1, most=0)
+        self._coordinator, self._address = coordinator, address
         self._number = self._have = 0
         self._end = end
         #: how long the last exchange took, ms
@@ -83,7 +94,7 @@ class Taker:
             have=self._have,
             ask_presence=False,
             span=credit,
-            parts=[report],
+            parts=[report, *self._besides],
         )
         began = time.perf_counter()
         reply = self._session.exchange(exchange)
@@ -107,7 +118,19 @@ class Taker:
             for offset in range(start, stop)
         ]
         settled = [Settled(grant.token, ranges)]
-        self._say(PartitionReport(partition=0, settled=settled, returned=returned), 0)
+        report = PartitionReport(partition=0, settled=settled, returned=returned, done=[grant.token])
+        self._say(report, 0)
+
+    def inspect(self, partitions: int) -> None:
+        """Read the state of so many partitions, as a checkpoint does."""
+        self._coordinator.inspect(self._address, _ID, _STATE, range(partitions))
+
+    def renew(self) -> None:
+        """Renew the session, as a member does that has nothing to say."""
+        call = self._session.renewing()
+        if call is None or self._coordinator.run_many([call])[0].code != "OK":
+            message = "the session could not be renewed"
+            raise RuntimeError(message)
 
     def exchanges(self, rounds: int, window: int, rolled_back: range = range(0)) -> Iterator[float]:
         """Take and settle windows; yield how long each exchange took, ms."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Entries of one pipeline while a stream is filled.
 _PIPELINE = 2_000
 #: Messages that wait in the producer while a topic is filled.
-_QUEUE = 200_000
+QUEUE = 200_000
 
 
 class Shape(StrEnum):
@@ -143,13 +143,13 @@ def append(backlog: Backlog, kafka: str, values: Iterator[bytes] | None = None) 
         {
             "bootstrap.servers": kafka,
             "acks": "all",
-            "queue.buffering.max.messages": _QUEUE,
+            "queue.buffering.max.messages": QUEUE,
             "log_level": 2,
             **_PRODUCER[backlog.shape],
         }
     )
     for sequence, value in enumerate(values or _payloads(backlog.messages, None)):
-        while len(producer) >= _QUEUE - 1:
+        while len(producer) >= QUEUE - 1:
             producer.poll(0.05)
         producer.produce(
             backlog.name,
