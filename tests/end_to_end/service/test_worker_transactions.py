@@ -92,6 +92,7 @@ def test_one_that_always_fails_takes_no_other_along(shop: Shop, out: str) -> Non
     assert max(tried[number] for number in range(20) if number != 7) <= 2, "they failed once, with it"
 
 
+@pytest.mark.long
 def test_two_workers_take_no_other_message_along_either(shop: Shop, out: str) -> None:
     """What one of them rolled back may come to the other."""
     shop.place.publish(shop.topic, range(40))
@@ -152,6 +153,7 @@ def test_an_error_that_cancels_concerns_its_messages_only(shop: Shop, out: str) 
     assert len(committed(shop.place, out)) == 2
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_publishes_nothing_twice(shop: Shop, out: str) -> None:
     shop.place.publish(shop.topic, range(60))
     shop.write(BOOKING.replace("OUT", repr(out)))
@@ -167,6 +169,7 @@ def test_a_worker_that_is_killed_publishes_nothing_twice(shop: Shop, out: str) -
     assert len(committed(shop.place, out)) == 60
 
 
+@pytest.mark.long
 def test_a_transaction_that_runs_at_the_deadline_is_rolled_back(shop: Shop, out: str) -> None:
     shop.place.publish(shop.topic, range(3))
     shop.write(

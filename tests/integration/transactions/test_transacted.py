@@ -97,7 +97,7 @@ async def test_rollback_takes_both_back(place: Place, kind: str) -> None:
         await nothing(subscription)
 
 
-@pytest.mark.parametrize("kind", ["shared", "serial"])
+@pytest.mark.parametrize("kind", ["shared", pytest.param("serial", marks=pytest.mark.long)])
 async def test_what_is_rolled_back_waits_as_the_policy_says(place: Place, kind: TypeName) -> None:
     topic, wait = place.topic(range(1)), timedelta(seconds=4)
     async with working(place, topic, type=kind, redelivery=Redelivery(backoff=wait)) as (_, session, mine):
