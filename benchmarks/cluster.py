@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.exchanges import Taker, lay, new_address
+from benchmarks.exchanges import Taker, lay, new_address, server_cpu_s
 from kafkadur.stack import Stack, embedded
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 
@@ -77,8 +77,7 @@ def _cpu_s(stack: Stack) -> list[float]:
     for url in urls:
         admin: Any = redis.Redis.from_url(url)
         with admin:
-            told = admin.info("cpu")
-            found.append(float(told["used_cpu_user"]) + float(told["used_cpu_sys"]))
+            found.append(server_cpu_s(admin))
     return found
 
 

@@ -141,6 +141,12 @@ class Taker:
             yield self.took_ms
 
 
+def server_cpu_s(admin: Any) -> float:  # noqa: ANN401 - the stubs of redis say too little
+    """Return the CPU time of the server since its start, s."""
+    told = admin.info("cpu")
+    return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
+
+
 def server_ms(admin: Any) -> float:  # noqa: ANN401 - the stubs of redis say too little
     """Return the mean time of a script in the server since its statistics were reset, ms."""
     return float(admin.info("commandstats")["cmdstat_evalsha"]["usec_per_call"]) / 1000

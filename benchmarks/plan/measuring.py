@@ -18,7 +18,7 @@ from rich.progress import Progress
 
 import kafkadur.sync
 from benchmarks import growth, source
-from benchmarks.exchanges import Taker, lay, new_address
+from benchmarks.exchanges import Taker, lay, new_address, server_cpu_s
 from benchmarks.plan.costs import Costs
 from benchmarks.systems.base import Store
 from kafkadur.stack import embedded
@@ -119,9 +119,9 @@ def _redis(stack: Stack) -> _Redis:
 
         def used_ms(act: Callable[[], int]) -> float:
             """CPU of the server for each of the calls that `act` makes."""
-            before = _server_ms(admin)
+            before = server_cpu_s(admin)
             made = act()
-            return (_server_ms(admin) - before) / made
+            return (server_cpu_s(admin) - before) / made * 1_000
 
         def exchanges(besides: int) -> tuple[Taker, float]:
             address = new_address()
@@ -148,11 +148,6 @@ def _redis(stack: Stack) -> _Redis:
         )
     coordinator.close()
     return found
-
-
-def _server_ms(admin: Any) -> float:  # noqa: ANN401 - the stubs of redis say too little
-    told = admin.info("cpu")
-    return (float(told["used_cpu_user"]) + float(told["used_cpu_sys"])) * 1_000
 
 
 def _cpu_s(stack: Stack) -> float:

@@ -101,14 +101,21 @@ class Verdicts(Part):
                 return False
             if self.give_up_last_attempt(chunk, index, reason):
                 return True
-            if delay < 0 and not self._terms.redelivery.backoff:
-                delay = 0
+            delay = self._delay(delay)
             if self.on_rolled_back is not None:
                 self.on_rolled_back(chunk.lease.partition, chunk.offset(index), delay)
-            if self._policy.holds_back(delay):
-                self._policy.hold_back(chunk, index)
-            chunk.roll_back(index, delay)
+            self._have_come_again(chunk, index, delay)
             return True
+
+    def _delay(self, delay: int) -> int:
+        """Return the delay of a rollback, ms; -1, as the policy says, only if the policy has a back-off."""
+        return 0 if delay < 0 and not self._terms.redelivery.backoff else delay
+
+    def _have_come_again(self, chunk: Chunk, index: int, delay: int) -> None:
+        """Roll a record back; new messages of a lane wait for it if the policy of the type says so."""
+        if self._policy.holds_back(delay):
+            self._policy.hold_back(chunk, index)
+        chunk.roll_back(index, delay)
 
     def reject(self, chunk: Chunk, index: int, reason: str, cause: Cause = Cause.REJECTED) -> bool:
         """Give a record up; whether it was still in flight."""
@@ -157,8 +164,7 @@ class Verdicts(Part):
         `but`: records that the application has not received yet. Those that are rolled back come again in
         `delay` ms (-1: as the policy says).
         """
-        if delay < 0 and not self._terms.redelivery.backoff:
-            delay = 0
+        delay = self._delay(delay)
         left = {(id(chunk), index) for chunk, index in but}
         with self._lock:
             chunks = [chunk for chunk in self._in_flight if chunk.handed_out()]
@@ -169,9 +175,7 @@ class Verdicts(Part):
                     if acknowledge:
                         chunk.acknowledge(index)
                     elif not self.give_up_last_attempt(chunk, index, ROLLED_BACK):
-                        if self._policy.holds_back(delay):
-                            self._policy.hold_back(chunk, index)
-                        chunk.roll_back(index, delay)
+                        self._have_come_again(chunk, index, delay)
             return chunks
 
     def handed(self, but: Collection[tuple[Chunk, int]]) -> list[tuple[Chunk, list[int]]]:

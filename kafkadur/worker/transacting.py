@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from redis.backoff import ExponentialBackoff
-
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import interrupted
@@ -16,20 +14,19 @@ from kafkadur.consumer.delivery import Batch
 from kafkadur.handlers.failures import FailureDetail, describe
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.worker.app import Declared
+from kafkadur.worker.waits import GrowingWaits
 from kafkadur_sharing.errors import IllegalState, KafkaUnavailable, TransactionRolledBack
 
 _log = logging.getLogger("kafkadur.worker")
 
-#: The longest and the first wait after a transaction that failed, seconds; waits grow with each failure.
-_MOST_WAIT_S, _FIRST_WAIT_S = 10.0, 0.1
-#: The most failures in a row that the backoff counts.
-_MOST_FAILURES = 16
+#: The first wait after a transaction that failed, seconds.
+_FIRST_WAIT_S = 0.1
 
 Handle = Callable[[Batch[Any, Any], Any], Awaitable[None]]
 
 
 class CallProducer:
-    """The producer of a session, for one call of a handler: what comes after the call is refused.
+    """The producer of a session, for one call of a handler: it refuses to publish after the call.
 
     Else a task or thread that the handler left behind would publish in the transaction of another call.
     """
@@ -40,8 +37,8 @@ class CallProducer:
         self._display = display
         self._ended = False
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what the producer has
-        """Return what the producer has. Raises `IllegalState` after the call."""
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute
+        """Return an attribute of the producer. Raises `IllegalState` after the call."""
         if self._ended:
             raise IllegalState(
                 "The handler that was called with this producer has ended.",
@@ -84,8 +81,7 @@ class Transacting:
         self._pause = pause
         self._is_stopped = is_stopped
         self._ids = dict(ids)
-        self._failures = 0
-        self._waits = ExponentialBackoff(cap=_MOST_WAIT_S, base=_FIRST_WAIT_S)
+        self._waits = GrowingWaits(_FIRST_WAIT_S)
 
     async def run(self) -> None:
         """Run transactions until the subscription is stopped.
@@ -99,32 +95,35 @@ class Transacting:
             if batch is None:
                 return
             if await self._transact(batch):
-                self._failures = 0
-                continue
-            await self._pause(self._waits.compute(self._failures))
-            self._failures = min(self._failures + 1, _MOST_FAILURES)
+                self._waits.reset()
+            else:
+                await self._pause(self._waits.next())
 
     async def _transact(self, batch: Batch[Any, Any]) -> bool:
         """Call the handler, and commit or roll back; returns whether it is committed."""
         producer = CallProducer(self._session.producer(), self._declared.name)
         try:
-            with self._measure():
-                await self._handle(batch, producer)
+            await self._call(batch, producer)
         except BaseException as error:
             if interrupted(error):
                 raise
             self._tell_failure(batch, error)
-            producer.end()
             await self._persistently(self._session.rollback)
             return False
-        finally:
-            producer.end()
         try:
             await self._persistently(self._session.commit)
         except TransactionRolledBack as error:
             _log.warning("%s", error, extra=self._ids)
             return False
         return True
+
+    async def _call(self, batch: Batch[Any, Any], producer: CallProducer) -> None:
+        """Call the handler, with a producer that ends with the call. Raises the exception of the handler."""
+        try:
+            with self._measure():
+                await self._handle(batch, producer)
+        finally:
+            producer.end()
 
     def _tell_failure(self, batch: Batch[Any, Any], error: BaseException) -> None:
         """Log why a transaction is rolled back: one line, and the traceback at the level DEBUG."""
@@ -141,7 +140,7 @@ class Transacting:
 
     async def _persistently(self, act: Callable[[], Awaitable[None]]) -> None:
         """Commit or roll back, until Kafka answers; raises `KafkaUnavailable` after the stop."""
-        failures = 0
+        waits = GrowingWaits(_FIRST_WAIT_S)
         while True:
             try:
                 return await act()
@@ -149,5 +148,4 @@ class Transacting:
                 if self._is_stopped():
                     raise
                 _log.warning("%s", error, extra=self._ids)
-            await self._pause(self._waits.compute(failures))
-            failures = min(failures + 1, _MOST_FAILURES)
+            await self._pause(waits.next())

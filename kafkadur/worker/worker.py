@@ -17,8 +17,6 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from redis.backoff import ExponentialBackoff
-
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.delivery import Delivery
 from kafkadur.aio.distributed import Distributed
@@ -29,6 +27,7 @@ from kafkadur.settings import Settings
 from kafkadur.worker.app import App, Declared
 from kafkadur.worker.calling import callable_in_loop
 from kafkadur.worker.transacting import Transacting
+from kafkadur.worker.waits import GrowingWaits
 from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import (
     CoordinatorUnavailable,
@@ -47,10 +46,8 @@ _log = logging.getLogger("kafkadur.worker")
 _OCCUPIED = (SubscriptionActive, ResourceLimit)
 #: These errors pass by themselves; any other error ends the worker.
 _PASSING = (CoordinatorUnavailable, StateLost, LeaseLost)
-#: The longest and the first wait before a retry, seconds; waits grow with each failure.
-_MOST_WAIT_S, _FIRST_WAIT_S = 10.0, 0.25
-#: The most failures in a row that the backoff counts: its power overflows at about a thousand.
-_MOST_FAILURES = 16
+#: The first wait before a retry, seconds.
+_FIRST_WAIT_S = 0.25
 #: Wait before a new connection after another process took over the client id, seconds.
 _DISPLACED_WAIT_S = 1.0
 #: Interval at which the loop shows that it runs, seconds.
@@ -341,17 +338,15 @@ class Worker:
         occupied: tuple[type[KafkadurError], ...] = _OCCUPIED,
     ) -> T | None:
         """Try until it succeeds; None if the worker was stopped before. Raises errors that do not pass."""
-        waits = ExponentialBackoff(cap=_MOST_WAIT_S, base=_FIRST_WAIT_S)
+        waits = GrowingWaits(_FIRST_WAIT_S)
         waited_for: tuple[type[KafkadurError], ...] = (*occupied, *_PASSING)
-        failures = 0
         while not self._stop.is_set():
             try:
                 return await act()
             except waited_for as error:
                 state = State.STANDING_BY if isinstance(error, occupied) else State.STARTING
                 self._tell(concerned, state, error)
-            await self._pause(waits.compute(failures))
-            failures = min(failures + 1, _MOST_FAILURES)
+            await self._pause(waits.next())
         return None
 
     def _tell(self, concerned: Iterable[Serving], state: State, error: KafkadurError) -> None:
