@@ -112,30 +112,43 @@ async def test_each_key_in_order_and_members_in_parallel(place: Place, partition
 async def test_members_come_and_go(place: Place) -> None:
     topic = place.make_topic(2)
     work = Work()
-    count = 6_000
+    published = 0
+
+    def publish_more(count: int) -> None:
+        nonlocal published
+        numbers = range(published, published + count)
+        publish(place, topic, ((KEYS[n % len(KEYS)], n) for n in numbers))
+        published += count
+
     async with place.connect() as connection:
         first = await connection.subscribe(
             topic, durable="d", type="key-ordered", window=50, start="earliest"
         )
         tasks = [asyncio.create_task(work.consume("m0", first, rollbacks=0.05))]
-        publish(place, topic, ((KEYS[n % len(KEYS)], n) for n in range(count)))
+        publish_more(6_000)
         later: list[kafkadur.Subscription] = []
         for n in range(1, 5):
             await work.until(n * 700)
             joined = await connection.subscribe(topic, durable="d", type="key-ordered", window=50)
             later.append(joined)
             tasks.append(asyncio.create_task(work.consume(f"m{n}", joined, rollbacks=0.05)))
+            # Joining may have taken as long as the others needed for everything.
+            async with asyncio.timeout(4 * LIMIT_S):
+                while f"m{n}" not in work.by_member:
+                    if work.count == published:
+                        publish_more(100)
+                    await work.until(work.count + 1)
         for n, leaving in enumerate(later[:3]):
             await work.until(3_500 + n * 500)
             leaving.stop()
             await tasks[n + 1]
             await leaving.close()
-        await work.until(count)
+        await work.until(published)
         for subscription in (first, later[3]):
             subscription.stop()
         await asyncio.gather(*tasks)
     assert all(map(in_order, work.settled.values()))
-    assert sum(map(len, work.settled.values())) == count
+    assert sum(map(len, work.settled.values())) == published
     assert len(work.by_member) == 5
 
 
