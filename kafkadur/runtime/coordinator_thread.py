@@ -48,8 +48,6 @@ _NEIGHBOURS_EVERY = 0.2
 #: often, so many a second.
 _LOOK_EVERY = 0.2
 _LOOKS = 250
-#: The part of that time to which looks are put off, so that one wake-up serves many members.
-_TOGETHER = 1 / 20
 #: Refusals of a server that has lost the state, or is another one.
 _LOST = ("MISSING", "RESTARTED")
 _RETRY = 0.1
@@ -325,8 +323,7 @@ class CoordinatorThread:
         often = _LOOK_EVERY
         if not (gate.blocked or gate.silent):
             often = max(_LOOK_EVERY, len(self._served) / _LOOKS)
-        step = often * _TOGETHER
-        at = min(now + seconds, math.ceil((now + often) / step) * step)
+        at = now + min(seconds, often)
         if not now < served.look_at <= at:
             served.look_at = at
             heapq.heappush(self._agenda, (at, next(self._numbers), served))

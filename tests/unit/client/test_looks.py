@@ -115,17 +115,6 @@ def test_one_that_is_due_is_looked_at_in_time(monkeypatch: pytest.MonkeyPatch) -
     assert 18 <= world.looks["5"] <= 22
 
 
-def test_one_that_is_due_soon_after_the_next_look_is_not_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, 1_000)
-    world.clock.now += 0.05  # a look would be put off by 0.15 s
-    world.members[5].due_in = 4.01
-    world.thread.request_exchange("5")
-    world.round()
-    world.looks.clear()
-    world.run(4.02)
-    assert world.looks["5"] == 1
-
-
 @pytest.mark.parametrize("state", ["blocked", "silent"])
 def test_one_that_delivers_nothing_is_looked_at_often(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     world = World(monkeypatch, 1_000)
@@ -135,19 +124,3 @@ def test_one_that_delivers_nothing_is_looked_at_often(monkeypatch: pytest.Monkey
     world.looks.clear()
     world.run(10)
     assert 45 <= world.looks["9"] <= 51
-
-
-def test_one_wake_up_serves_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, 1_000)
-    for member in world.members:  # at 1,000 different times
-        world.clock.now += 0.004
-        world.thread.request_exchange(member.display)
-        world.round()
-    wakes, until = 0, world.clock.now + 4.2
-    world.looks.clear()
-    while world.clock.now < until:
-        before = world.looks.total()
-        world.clock.now += max(world.round(), 0.001)
-        wakes += world.looks.total() > before
-    assert len(world.looks) == 1_000
-    assert wakes <= 45
