@@ -75,6 +75,8 @@ def validate_name(what: str, name: object) -> str:
 JOURNAL_PREFIX = "kafkadur.journal."
 TRANSACTIONS_PREFIX = "kafkadur.transactions."
 HISTORY_PREFIX = "kafkadur.history."
+WAKING_PREFIX = "kafkadur.waking."
+_OWN_PREFIXES = (JOURNAL_PREFIX, TRANSACTIONS_PREFIX, HISTORY_PREFIX, WAKING_PREFIX)
 
 
 def validate_subscribed_topic(topic: object) -> str:
@@ -116,7 +118,7 @@ def validate_topic(topic: object) -> str:
             owner="Kafka",
             remedy=f"use 1 to {MAX_TOPIC_LENGTH} letters A-Z a-z, digits, '_', '.' and '-'",
         )
-    if topic.startswith((JOURNAL_PREFIX, TRANSACTIONS_PREFIX, HISTORY_PREFIX)):
+    if topic.startswith(_OWN_PREFIXES):
         raise InvalidDestination(
             "This topic holds state of kafkadur, not messages.",
             state=f"topic={topic!r}",

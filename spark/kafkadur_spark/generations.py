@@ -46,6 +46,8 @@ class Generation:
     starts: Mapping[int, int]
     #: offsets to leave out, by partition: they were settled already
     skip: Mapping[int, Ranges]
+    #: whether its queries also read the topic that wakes them (`waking.py`); Spark cannot leave it out again
+    wakes: bool = False
 
     def to_json(self) -> str:
         """Return the record that is stored beside its checkpoint."""
@@ -60,6 +62,7 @@ class Generation:
                 "topic": self.topic_id,
                 "starts": {str(p): offset for p, offset in sorted(self.starts.items())},
                 "skip": {str(p): [list(pair) for pair in some] for p, some in sorted(self.skip.items())},
+                "wakes": self.wakes,
             }
         )
 
@@ -84,6 +87,7 @@ class Generation:
                 topic_id=str(content["topic"]),
                 starts={int(p): int(offset) for p, offset in content["starts"].items()},
                 skip={int(p): [(int(a), int(b)) for a, b in some] for p, some in content["skip"].items()},
+                wakes=content.get("wakes") is True,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise IllegalState(

@@ -11,9 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, get_args
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -34,11 +35,14 @@ from kafkadur_spark.redelivering import Redelivering
 from kafkadur_spark.settlement_server import SettlementServer
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
 from kafkadur_spark.source import checked, leave_out, loaded
+from kafkadur_spark.waking import Waker, WakingTopic, waking_topic
 
 _log = logging.getLogger("kafkadur.spark")
 
 #: Delayed messages are left out until so long after they are due, ms: clocks differ.
 _CLOCKS_MS: Final = 1_000
+#: The end of a partition, for Spark.
+_LATEST: Final = -1
 #: An offset after all others.
 _FAR: Final = 2**63 - 1
 
@@ -50,6 +54,7 @@ def read_stream(
     *,
     acking: Acking = "batch",
     on_ahead: OnAhead | None = None,
+    wake: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> Reading:
     """Read the unsettled messages of a held subscription as a stream, from the lowest offset on.
@@ -73,10 +78,15 @@ def read_stream(
     messages to `Reading.redelivering`, "refuse" raises `IllegalState`. None: "refuse" with "progress",
     because Spark's file sinks identify a batch by its number alone and skip numbers that they have seen, and
     for a query whose operators keep state; otherwise "new". Unsettled messages that Kafka has removed are
-    settled and counted as expired. Raises what `Holder.settle` raises, and `IllegalState` for an unknown
+    settled and counted as expired.
+
+    `wake` is for `Reading.redelivering`: if no new messages arrive, a batch begins for messages that were
+    rolled back, within some seconds after they are due. For this the query also reads a small topic of its
+    own, `kafkadur.waking...`, which is created if it does not exist; a checkpoint that was begun with it
+    stays with it. Raises what `Holder.settle` raises, and `IllegalState` for an unknown
     `acking` or `on_ahead`.
     """
-    _check_ways(acking, on_ahead)
+    _check_ways(acking, on_ahead, wake=wake)
     chosen = checked(options or {}, holder.display)
     checkpoints = Checkpoints(spark, checkpoint_root, holder.definition.key.group)
     last = _last(checkpoints, holder)
@@ -84,6 +94,11 @@ def read_stream(
         holder.settle(_settled(last.read_of(_there(last.since(None, last.last("commits") or {}), holder))))
     where = _without_lost(holder)
     generation = _generation(last, _standing(holder, where.settlements), on_ahead, acking)
+    waking = WakingTopic(holder.settings.kafka, holder.definition.key)
+    if wake and not generation.wakes:
+        generation = replace(generation, wakes=True, revision=generation.revision + 1)
+    if generation.wakes:
+        waking.ensure()
     batches = Batches(checkpoints, generation, holder.definition.topic.name)
     if last is None or generation != last.generation:
         checkpoints.write(generation.number, generation.revision, generation.to_json())
@@ -92,19 +107,21 @@ def read_stream(
     if any(position.get(p, 0) < first for p, first in where.earliest.items()):
         chosen.setdefault("failOnDataLoss", "false")  # the lost messages are already counted
     frame = _frame(spark, holder, generation, committed or {}, chosen)
-    return Reading(holder, batches, frame, acking=acking, committed=committed)
+    return Reading(
+        holder, batches, frame, acking=acking, committed=committed, waking=waking if wake else None
+    )
 
 
-def _check_ways(acking: str, on_ahead: str | None) -> None:
+def _check_ways(acking: str, on_ahead: str | None, *, wake: bool) -> None:
     """Refuse unknown values, and a combination that cannot work."""
     known = acking in get_args(Acking) and (on_ahead is None or on_ahead in get_args(OnAhead))
-    if known and not (acking == "progress" and on_ahead == "redeliver"):
+    if known and not (acking == "progress" and (on_ahead == "redeliver" or wake)):
         return
     raise IllegalState(
         "Redelivered messages cannot be added to the batches of a query that is settled by progress."
         if known
         else "There is no such way of reading.",
-        state=f"acking {acking!r}, on_ahead {on_ahead!r}",
+        state=f"acking {acking!r}, on_ahead {on_ahead!r}, wake {wake}",
         owner="the query",
         remedy='use acking "batch" with reading.redelivering, or on_ahead "new"'
         if known
@@ -123,8 +140,12 @@ class Reading:
         *,
         acking: Acking,
         committed: Mapping[int, int] | None,
+        waking: WakingTopic | None,
     ) -> None:
-        """`read_stream` makes it. `committed` is the end of the last committed batch; None: there is none."""
+        """`read_stream` makes it. `committed` is the end of the last committed batch; None: there is none.
+
+        `waking` is the topic with which an idle query is woken; None: it is not.
+        """
         self._holder = holder
         self._batches = batches
         self._acking = acking
@@ -133,6 +154,7 @@ class Reading:
         self._settling = threading.Lock()
         self._settlement_server: SettlementServer | None = None
         self._redelivering = Redelivering(holder, batches)
+        self._waking = waking
         #: the messages; a query on it needs `checkpoint`
         self.frame = frame
 
@@ -166,8 +188,13 @@ class Reading:
 
         listeners.append(QueryListener(tell))
         streams.addListener(listeners[-1])
+        waker: Waker | None = None
+        if self._waking is not None:
+            waker = Waker(query, due=self._redelivering.rolled_back, write=self._waking.write)
 
         def end() -> None:
+            if waker is not None:
+                waker.close()
             try:
                 query.stop()
                 for listener in listeners:
@@ -234,7 +261,9 @@ class Reading:
                     remedy="write reading.frame.writeStream, and do the work inside the function",
                 )
             self._holder.check()
-            work(self._redelivering.join(frame, batch), batch)
+            joined_frame = self._redelivering.join(frame, batch)
+            if joined_frame is not None:
+                work(joined_frame, batch)
 
         return both
 
@@ -390,8 +419,15 @@ def _frame(
     options: Mapping[str, str],
 ) -> DataFrame:
     topic = holder.definition.topic
-    starts = {str(p): generation.starts.get(p, 0) for p in range(topic.partitions)}
-    reader = spark.readStream.format("kafka").option("subscribe", topic.name)
-    reader = reader.option("startingOffsets", json.dumps({topic.name: starts}))
+    starts = {topic.name: {str(p): generation.starts.get(p, 0) for p in range(topic.partitions)}}
+    topics = [topic.name]
+    if generation.wakes:
+        topics.append(waking_topic(holder.definition.key))
+        starts[topics[-1]] = {"0": _LATEST}
+    reader = spark.readStream.format("kafka").option("subscribe", ",".join(topics))
+    reader = reader.option("startingOffsets", json.dumps(starts))
+    frame = loaded(reader, holder, options)
+    if generation.wakes:
+        frame = frame.where(functions.col("topic") == topic.name)
     left_out = {p: within(some, committed.get(p, 0), _FAR) for p, some in generation.skip.items()}
-    return leave_out(spark, loaded(reader, holder, options), left_out)
+    return leave_out(spark, frame, left_out)

@@ -30,6 +30,8 @@ MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
 #: Offsets that are read at a time before their bytes are counted.
 _SHORT = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Messages that are due for redelivery: (partition, start, end) of each stretch.
+Due = frozenset[tuple[int, int, int]]
 #: Spark's numbers of confluent-kafka's kinds of timestamps.
 _KINDS: Final = {TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
 
@@ -61,8 +63,11 @@ class Redelivering:
             )
         return {}
 
-    def join(self, frame: DataFrame, batch: int) -> DataFrame:
-        """Return the frame of a batch with the added messages. Raises as `Holder.settle` does."""
+    def join(self, frame: DataFrame, batch: int) -> DataFrame | None:
+        """Return the frame of a batch with the added messages; None if there is nothing in it.
+
+        Raises as `Holder.settle` does.
+        """
         known = self._batches.checkpoints.besides(self._batches.generation.number, batch)
         if known is None:
             ranges = self._due(batch)
@@ -74,7 +79,32 @@ class Redelivering:
             text = json.dumps({str(p): some for p, some in ranges.items()})
             self._batches.checkpoints.write_besides(self._batches.generation.number, batch, text)
         self._besides = {batch: ranges}  # Spark works on one batch at a time
-        return frame.union(frame.sparkSession.createDataFrame(rows, frame.schema)) if rows else frame
+        if rows:
+            return frame.union(frame.sparkSession.createDataFrame(rows, frame.schema))
+        woken = self._batches.generation.wakes and not self._batches.stretches(batch)
+        return None if woken and not ranges else frame
+
+    def rolled_back(self) -> Due | None:
+        """Return the messages that were rolled back, are due, and that the query has passed.
+
+        None while a batch is not committed, which may contain them. Raises as `Holder.whereabouts`.
+        """
+        number, log = self._batches.generation.number, self._batches.checkpoints
+        last = log.latest(number, "commits")
+        if last is None or last != log.latest(number, "offsets"):
+            return None
+        position = dict(self._batches.generation.starts) | self._batches.ends(last)
+        now = round(time.time() * 1000)
+        where = self._holder.whereabouts()
+        return frozenset(
+            (partition, start, end)
+            for partition, settlement in where.settlements.items()
+            for item in settlement.waiting
+            if item.attempts and item.due <= now
+            for start, end in within(
+                [(item.start, item.end)], where.earliest.get(partition, 0), position.get(partition, 0)
+            )
+        )
 
     def _due(self, batch: int) -> dict[int, Ranges]:
         """Return the offsets before a batch that are due for redelivery.

@@ -85,11 +85,12 @@ class Lab:
         *,
         acking: Acking = "batch",
         on_ahead: OnAhead | None = None,
+        wake: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> kafkadur_spark.Reading:
         """Read what is held."""
         return kafkadur_spark.read_stream(
-            self.spark, holder, str(self.root), acking=acking, on_ahead=on_ahead, options=options
+            self.spark, holder, str(self.root), acking=acking, on_ahead=on_ahead, wake=wake, options=options
         )
 
     def go(self, holder: kafkadur_spark.Holder, work: Work = ack, **options: str) -> Run:

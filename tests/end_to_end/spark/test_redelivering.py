@@ -1,5 +1,6 @@
 """Redelivery into a running query, and into one that goes on with its checkpoint."""
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,8 +14,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import kafkadur_spark
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_spark.generations import OnAhead
-from tests.end_to_end.spark.helpers import Lab, Run, in_partition, records
-from tests.integration.subscriptions.helpers import LIMIT_S, Place
+from kafkadur_spark.redelivering import Due
+from kafkadur_spark.waking import keep_awake
+from tests.end_to_end.spark.helpers import At, Lab, Run, in_partition, records
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, wait_until
 
 # py4j leaves it to the garbage collector to close its sockets
 pytestmark = [
@@ -206,3 +209,73 @@ def test_a_frame_that_was_worked_on_cannot_be_joined(lab: Lab) -> None:
         with pytest.raises(StreamingQueryException, match="Only the frame that is read"):
             reading.start(writer.trigger(availableNow=True)).awaitTermination()
         assert holder.whereabouts().settlements[0].floor == 0
+
+
+def idle_until_redelivered(lab: Lab, topic: str, *, generation: int) -> list[tuple[int, list[At]]]:
+    """Run a query that is woken, with a rollback in its first batch, until that message was redelivered."""
+    batches: list[tuple[int, list[At]]] = []
+    redelivered = threading.Event()
+    with lab.hold(topic) as holder:
+        reading = lab.read(holder, on_ahead="redeliver", wake=True)
+        assert reading.generation == generation
+
+        def work(frame: DataFrame, batch: int) -> None:
+            found = records(frame)
+            first = not batches
+            batches.append((batch, found))
+            reading.ack_batch(batch, rolled_back=found[:1] if first else ())
+            if not first:
+                redelivered.set()
+
+        query = reading.start(reading.frame.writeStream.foreachBatch(reading.redelivering(work)))
+        assert redelivered.wait(LIMIT_S), query.exception()
+        commits = Path(reading.checkpoint.removeprefix("file:")) / "commits"
+        wait_until((commits / str(batches[-1][0])).exists, "the commit of Spark")
+    return batches
+
+
+def test_an_idle_query_is_woken_for_what_was_rolled_back(lab: Lab) -> None:
+    topic = lab.place.topic(range(5))
+    batches = idle_until_redelivered(lab, topic, generation=1)
+    assert [found for _, found in batches] == [in_partition(0, *range(5)), in_partition(0, 0)]
+    assert unsettled(lab, topic) == 0
+    # with its checkpoint, and the record that woke it, it goes on
+    lab.place.publish(topic, range(5, 8))
+    batches = idle_until_redelivered(lab, topic, generation=1)
+    assert [found for _, found in batches] == [in_partition(0, 5, 6, 7), in_partition(0, 5)]
+    run, _ = go(lab, topic, rolls_back())  # without wake: the checkpoint still has the topic that wakes
+    assert (run.generation, run.batches) == (1, [])
+
+
+@pytest.mark.long
+def test_a_checkpoint_that_began_without_it_can_be_woken(lab: Lab) -> None:
+    topic = lab.place.topic(range(5))
+    go(lab, topic, rolls_back())
+    lab.place.publish(topic, range(5, 8))
+    batches = idle_until_redelivered(lab, topic, generation=1)
+    assert [found for _, found in batches] == [in_partition(0, 5, 6, 7), in_partition(0, 5)]
+
+
+def test_what_is_rolled_back_each_time_wakes_a_query_ever_less_often() -> None:
+    """The pause doubles while the same messages stay due, and not for others."""
+    waits: list[float] = []
+    one = frozenset({(0, 4, 5)})
+    dues: list[Due | None] = [
+        one, one, None, one, frozenset({(0, 4, 6)}), frozenset(),
+    ]  # fmt: skip
+    written: list[int] = []
+
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            waits.append(timeout)
+            return len(waits) > 6
+
+    keep_awake(
+        lambda: True,
+        due=lambda: dues[len(waits) - 1],
+        write=lambda: written.append(len(waits)),
+        ended=Ended(),
+    )
+    assert waits == [1, 1, 2, 2, 4, 1, 1]
+    assert written == [1, 2, 4, 5]
