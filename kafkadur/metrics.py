@@ -41,8 +41,10 @@ def _seconds(ms: float | None) -> float | None:
 
 
 def _query(info: SubscriptionInfo, name: str) -> float | None:
-    told = next(iter(info.progress.values()), None)  # a holder of the whole subscription is the only member
-    found: float | None = None if told is None else getattr(told, name)
+    """Return a number of the query that is the farthest behind."""
+    running = [progress for member in info.progress.values() for progress in member]
+    last = max(running, key=lambda progress: progress.lag or 0, default=None)
+    found: float | None = None if last is None else getattr(last, name)
     return found
 
 

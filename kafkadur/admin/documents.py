@@ -136,8 +136,10 @@ class Summary(TypedDict):
 
 
 class Query(TypedDict):
-    """The last batch of the Spark query of a member."""
+    """The last batch of a Spark query of a member."""
 
+    #: its name; None: the member has one query, without a name
+    query: str | None
     generation: int
     batch: int
     rows: int
@@ -159,7 +161,9 @@ class Member(TypedDict):
     credit: int
     #: whether its process is heard
     heard: bool
+    #: of the first of `queries`
     progress: Query | None
+    queries: list[Query]
 
 
 class Partition(TypedDict):
@@ -256,8 +260,10 @@ def details(info: SubscriptionInfo, sizes: Sizes | None = None) -> Details:
 
 def member_of(info: SubscriptionInfo, member: MemberInfo) -> Member:
     """Return a member of a subscription."""
-    progress = info.progress.get(member.id)
-    query = None if progress is None else asdict(progress) | {"at": iso(progress.at)}
+    queries = [
+        cast("Query", asdict(progress) | {"at": iso(progress.at)})
+        for progress in info.progress.get(member.id, ())
+    ]
     return {
         "id": member.id,
         "name": member.name,
@@ -266,7 +272,8 @@ def member_of(info: SubscriptionInfo, member: MemberInfo) -> Member:
         "leases": member.leases,
         "credit": member.credit,
         "heard": member.heard,
-        "progress": cast("Query | None", query),
+        "progress": queries[0] if queries else None,
+        "queries": queries,
     }
 
 

@@ -383,11 +383,11 @@ class Inspector:
             leases=tuple(leases),
         )
 
-    def _progress(self, key: SubscriptionKey, known: Known) -> dict[str, HolderProgress]:
+    def _progress(self, key: SubscriptionKey, known: Known) -> dict[str, tuple[HolderProgress, ...]]:
         address = self._lifecycle.address(key)
         wholes = [member.id for member in known.members if member.kind == "whole"]
         told = {id_: holder_progress.told(self._coordinator, address, id_) for id_ in wholes}
-        return {id_: progress for id_, progress in told.items() if progress is not None}
+        return {id_: running for id_, running in told.items() if running}
 
     # -- what Kafka says
 

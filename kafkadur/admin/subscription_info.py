@@ -72,8 +72,8 @@ class SubscriptionInfo:
     incarnation: int
     #: Those attached, and those that died and that no exchange has removed yet (`attached`).
     members: tuple[MemberInfo, ...]
-    #: Last progress of the query of a member that holds the whole subscription, by member id.
-    progress: Mapping[str, HolderProgress]
+    #: Last progress of the queries of a member that holds the whole subscription, by member id.
+    progress: Mapping[str, tuple[HolderProgress, ...]]
     partitions: tuple[PartitionInfo, ...]
     #: Milliseconds until leases are granted again after Redis lost its memory or was replaced; 0: now.
     grace_ms: int

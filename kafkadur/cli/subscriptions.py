@@ -200,8 +200,9 @@ def _show_queries(call: Call, found: SubscriptionInfo) -> None:
     names = {member.id: member.name or "-" for member in found.members}
     call.out.title("\nQueries")
     call.out.table(
-        [(names[member], progress) for member, progress in found.progress.items()],
+        [(names[member], progress) for member, running in found.progress.items() for progress in running],
         Column("member", lambda query: query[0]),
+        Column("query", lambda query: query[1].query or "-"),
         Column("generation", lambda query: str(query[1].generation), number=True),
         Column("batch", lambda query: str(query[1].batch), number=True),
         Column("ended", lambda query: ago(query[1].at, found.now), number=True),

@@ -131,8 +131,9 @@ class Attachment:
         self._claims: Claims
         #: partitions on which something was settled since the last checkpoint
         self._settled: set[int] = set()
-        #: the last progress that is not published yet; empty: there is none
-        self._to_tell: list[HolderProgress | None] = []
+        #: the last progress of each query that runs, and whether it is to be published
+        self._progress: dict[str | None, HolderProgress] = {}
+        self._to_tell = False
         self._thread = threading.Thread(target=self._main, name="kafkadur-spark", daemon=True)
 
     def _new_coordinator(self) -> RedisCoordinator:
@@ -258,13 +259,16 @@ class Attachment:
         send_to_dead_letters(self.settings, self.definition, rejected, settlements, tracing=self._tracing)
         self._recording.give_up(rejected)
 
-    def tell(self, progress: HolderProgress | None) -> None:
-        """Publish the progress of this driver's query; None: no query runs.
+    def tell(self, progress: HolderProgress | None, *, query: str | None = None) -> None:
+        """Publish the progress of a query of this driver; None: it does not run any more.
 
         It does not wait; a progress that Redis does not take at once is dropped.
         """
         with self._lock:
-            is_due, self._to_tell = not self._to_tell, [progress]
+            self._progress.pop(query, None)
+            if progress is not None:
+                self._progress[query] = progress
+            is_due, self._to_tell = not self._to_tell, True
         if is_due:
             self._jobs.put(self._tell)
 
@@ -496,12 +500,13 @@ class Attachment:
 
     def _tell(self) -> None:
         with self._lock:
-            to_tell, self._to_tell = self._to_tell, []
+            running, to_tell, self._to_tell = list(self._progress.values()), self._to_tell, False
+        if not to_tell:
+            return
         if self._ended or self.lost is not None or self._membership is None:
             return
         try:
-            for progress in to_tell:
-                holder_progress.tell(self._coordinator, self.definition.address, self._member, progress)
+            holder_progress.tell(self._coordinator, self.definition.address, self._member, running)
         except KafkadurError as error:
             _log.info("progress of %s: %s", self.display, error)
 
@@ -513,7 +518,8 @@ class Attachment:
             if self.lost is None:
                 self._floors.mirror_last(self.definition, self._settlements)
                 membership.session.detach([])
-                self.tell(None)
+                with self._lock:
+                    self._progress, self._to_tell = {}, True
                 self._tell()
         except KafkadurError as error:
             _log.info("leaving %s: %s", self.display, error)

@@ -3,7 +3,9 @@
 `<root>/<subscription>/g<number>.<revision>.json` is the record of a generation, and
 `<root>/<subscription>/g<number>/` is Spark's own checkpoint, of which only the logs of offsets and commits
 are read and nothing is written. `<root>/<subscription>/g<number>.besides/` records the messages that were
-added to batches (`redelivering.py`).
+added to batches (`redelivering.py`). One of several queries has the folder
+`<root>/<subscription>/query.<name>/` instead, and in it `settled/<number>.json`, the record of what it has
+settled (`several_queries.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ _GENERATION = re.compile(r"g(\d+)\.(\d+)\.json")
 class Checkpoints:
     """The folder of one subscription. Only the driver that holds the subscription writes there."""
 
-    def __init__(self, spark: SparkSession, root: str, subscription: str) -> None:
-        """`root` is a path or URL for Spark. Raises `IllegalState` if Spark runs in another process."""
+    def __init__(self, spark: SparkSession, root: str, subscription: str, query: str | None = None) -> None:
+        """`root` is a path or URL for Spark; `query` names one of several.
+
+        Raises `IllegalState` if Spark runs in another process.
+        """
         jvm: Any = getattr(spark, "_jvm", None)
         if jvm is None:
             raise IllegalState(
@@ -40,6 +45,8 @@ class Checkpoints:
         known = hashlib.sha256(subscription.encode()).hexdigest()[:8]
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", subscription)[:100]
         self._folder = f"{root.rstrip('/')}/{name}-{known}"
+        if query is not None:
+            self._folder += f"/query.{query}"
         path = self._hadoop.Path(self._folder)
         self._system: Any = path.getFileSystem(context.sessionState().newHadoopConf())
 
@@ -64,10 +71,28 @@ class Checkpoints:
     def write_besides(self, generation: int, batch: int, text: str) -> None:
         """Write the record of the messages added to a batch; remove the records before the last one."""
         folder = f"g{generation}.besides"
-        for name in list(self._names(folder)):
-            if name.removesuffix(".json").isdigit() and int(name.removesuffix(".json")) < batch - 1:
-                self._system.delete(self._path(f"{folder}/{name}"), False)
+        for number in list(self._numbers(folder)):
+            if number < batch - 1:
+                self._system.delete(self._path(f"{folder}/{number}.json"), False)
         self._write(f"{folder}/{batch}.json", text)
+
+    def settled(self) -> str | None:
+        """Return the record of what a query has settled before others; None if there is none."""
+        number = max(self._numbers("settled"), default=None)
+        return None if number is None else self._read(f"settled/{number}.json")
+
+    def write_settled(self, text: str) -> None:
+        """Write the record of what a query has settled; remove the records before it."""
+        before = list(self._numbers("settled"))
+        self._write(f"settled/{max(before, default=0) + 1}.json", text)
+        for number in before:
+            self._system.delete(self._path(f"settled/{number}.json"), False)
+
+    def _numbers(self, folder: str) -> Iterator[int]:
+        """Yield the numbers of the records in a folder."""
+        for name in self._names(folder):
+            if name.removesuffix(".json").isdigit():
+                yield int(name.removesuffix(".json"))
 
     def _write(self, name: str, text: str) -> None:
         """Write a file atomically."""

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 import kafkadur.sync
 from kafkadur.history.entries import Outcome
+from kafkadur.settings import Settings
 from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Given, Verdicts
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.changing import check_parts, subscription_type
 from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_on_change
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType, TypeName
 from kafkadur_sharing.errors import IllegalState, StateLost
+from kafkadur_sharing.names import validate_name
 from kafkadur_sharing.ranges import Ranges, count, joined, without
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
+from kafkadur_spark.several_queries import Offsets, SeveralQueries, to_record
 
 
 def hold(
@@ -38,6 +41,7 @@ def hold(
     history: timedelta | float | None = None,
     on_change: OnChange | None = None,
     allow_conversion: bool = False,
+    queries: Iterable[str] = (),
     name: str | None = None,
 ) -> Holder:
     """Hold the durable subscription `durable` on `topic` as a whole, for the queries of this driver.
@@ -46,10 +50,11 @@ def hold(
     `selector`, `no_local` (for messages sent over `connection`, or with its client id), `header_types`,
     `redelivery`, `history`, `on_change` and `allow_conversion` are as in `Connection.subscribe`. A holder
     only counts attempts: a message that has used them up becomes a dead letter at an ordinary consumer.
-    `name` is shown to people. Raises `InvalidSelector`, and `IllegalState` for the type key-ordered, which
-    cannot be held as a whole. The holder attaches when its context is entered, and then raises the error of
-    the rule that refuses it, such as `SubscriptionActive` while any member is attached, and
-    `SubscriptionDiffers` for another selector than the subscription has.
+    `queries` are the names of several queries that each read all messages: a message is settled when all of
+    them have settled it. `name` is shown to people. Raises `InvalidSelector`, `InvalidName`, and
+    `IllegalState` for the type key-ordered, which cannot be held as a whole. The holder attaches when its
+    context is entered, and then raises the error of the rule that refuses it, such as `SubscriptionActive`
+    while any member is attached, and `SubscriptionDiffers` for another selector than the subscription has.
     """
     parse_selector(selector)
     given = parts_given(
@@ -66,7 +71,8 @@ def hold(
         on_change=validate_on_change(on_change),
         given=frozenset(given),
     )
-    return Holder(connection.settings, request, connection_id=connection.id, name=name)
+    names = [validate_name("name of a query", each) for each in queries]
+    return Holder(connection.settings, request, connection_id=connection.id, queries=names, name=name)
 
 
 def _type(name: SubscriptionType | str) -> SubscriptionType:
@@ -97,6 +103,49 @@ class Holder(Attachment):
 
     kind = "whole"
     _settlement: ExclusiveSettlement
+
+    def __init__(
+        self,
+        settings: Settings,
+        request: Request,
+        *,
+        connection_id: str,
+        queries: Sequence[str] = (),
+        name: str | None = None,
+    ) -> None:
+        """As `Attachment`; `queries` are the names of several queries."""
+        super().__init__(settings, request, connection_id=connection_id, name=name)
+        #: the names of several queries; empty: there is one, without a name
+        self.queries = tuple(queries)
+        self._several = SeveralQueries(self.queries)
+
+    def begin_query(self, query: str, settled: Offsets) -> None:
+        """Part of `read_stream`: begin one of several queries, which has settled these offsets before."""
+        self._several.begin(query, settled)
+
+    def settled_by(self, query: str | None) -> Offsets:
+        """Part of `Reading`: the offsets that one of several queries has settled, and another one has not."""
+        return {} if query is None else self._several.of(query)
+
+    def settle_for(
+        self, query: str, verdicts: Mapping[int, Verdicts], *, record: Callable[[str], None]
+    ) -> int:
+        """Part of `Reading`: give the verdicts of one of several queries.
+
+        `record` writes a record for the next start of the query. Returns how many offsets were settled by all
+        queries. Raises as `settle` does, and then all can be repeated.
+        """
+        self._several.add(query, {p: joined(said.settled) for p, said in verdicts.items()})
+        record(to_record(self.definition, self._several.of(query)))
+        by_all = self._several.by_all()
+        given = {
+            p: Verdicts(by_all.get(p, ()), said.rolled_back, said.expired)
+            for p in {*by_all, *verdicts}
+            if (said := verdicts.get(p, Verdicts()))._replace(settled=by_all.get(p, ())).end
+        }
+        settled = self.settle(given) if given else 0
+        self._several.forget(by_all)
+        return settled
 
     def settle(self, verdicts: Mapping[int, Verdicts]) -> int:
         """Give verdicts, by partition; return the number of offsets that were settled.

@@ -43,9 +43,15 @@ class QueryListener(StreamingQueryListener):
         self._report(str(event.runId), None)
 
 
-def progress_of(progress: StreamingQueryProgress, topic: str, generation: int) -> HolderProgress:
-    """Return the progress that Spark reports for a batch; `topic` is the topic of the subscription."""
+def progress_of(
+    progress: StreamingQueryProgress, topic: str, generation: int, *, query: str | None = None
+) -> HolderProgress:
+    """Return the progress that Spark reports for a batch; `topic` is the topic of the subscription.
+
+    `query` is the name of one of several.
+    """
     return HolderProgress(
+        query=query,
         generation=generation,
         batch=progress.batchId,
         rows=progress.numInputRows,

@@ -33,6 +33,7 @@ from kafkadur_spark.holder import Holder
 from kafkadur_spark.query_progress import QueryListener, progress_of
 from kafkadur_spark.redelivering import Redelivering
 from kafkadur_spark.settlement_server import SettlementServer
+from kafkadur_spark.several_queries import FAR, Offsets, from_record
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
 from kafkadur_spark.source import checked, leave_out, loaded
 from kafkadur_spark.waking import Waker, WakingTopic, waking_topic
@@ -43,8 +44,8 @@ _log = logging.getLogger("kafkadur.spark")
 _CLOCKS_MS: Final = 1_000
 #: The end of a partition, for Spark.
 _LATEST: Final = -1
-#: An offset after all others.
-_FAR: Final = 2**63 - 1
+#: Gives verdicts, by partition; returns how many offsets were settled.
+Settle = Callable[[Mapping[int, Verdicts]], int]
 
 
 def read_stream(
@@ -52,6 +53,7 @@ def read_stream(
     holder: Holder,
     checkpoint_root: str,
     *,
+    query: str | None = None,
     acking: Acking = "batch",
     on_ahead: OnAhead | None = None,
     wake: bool = False,
@@ -64,10 +66,11 @@ def read_stream(
     If the subscription has a selector, the frame contains the messages that match; the others are settled
     with their batch.
 
-    The frame is that of Spark's Kafka source (key, value, topic, partition, offset, timestamp,
-    timestampType, headers if `includeHeaders` is set), read committed. `checkpoint_root` is a folder for the
-    checkpoints of all subscriptions, local or on any file system that Spark can use; each subscription has
-    its own, for one query at a time. `options` are further options of the source, such as
+    The frame is that of Spark's Kafka source (key, value, topic, partition, offset, timestamp, timestampType,
+    headers if `includeHeaders` is set), read committed. `checkpoint_root` is a folder for the checkpoints of
+    all subscriptions, local or on any file system that Spark can use; each subscription has its own, for one
+    query at a time. `query` is one of the `queries` of the holder: each has its own checkpoint, and all have
+    to be started for anything to be settled. `options` are further options of the source, such as
     `maxOffsetsPerTrigger`, and `kafka.<name>` for Kafka's Java client; the settings of the connection are
     translated for that client.
 
@@ -83,17 +86,20 @@ def read_stream(
     `wake` is for `Reading.redelivering`: if no new messages arrive, a batch begins for messages that were
     rolled back, within some seconds after they are due. For this the query also reads a small topic of its
     own, `kafkadur.waking...`, which is created if it does not exist; a checkpoint that was begun with it
-    stays with it. Raises what `Holder.settle` raises, and `IllegalState` for an unknown
-    `acking` or `on_ahead`.
+    stays with it. Raises what `Holder.settle` raises, and `IllegalState` for an unknown `acking`, `on_ahead`
+    or `query`.
     """
     _check_ways(acking, on_ahead, wake=wake)
+    _check_query(holder, query)
     chosen = checked(options or {}, holder.display)
-    checkpoints = Checkpoints(spark, checkpoint_root, holder.definition.key.group)
+    checkpoints = Checkpoints(spark, checkpoint_root, holder.definition.key.group, query)
+    settle = _settling(holder, query, checkpoints)
     last = _last(checkpoints, holder)
     if last is not None and acking == last.generation.acking == "progress" and _is_of(last, holder):
-        holder.settle(_settled(last.read_of(_there(last.since(None, last.last("commits") or {}), holder))))
+        settle(_settled(last.read_of(_there(last.since(None, last.last("commits") or {}), holder))))
     where = _without_lost(holder)
-    generation = _generation(last, _standing(holder, where.settlements), on_ahead, acking)
+    standing = _standing(holder, where.settlements, holder.settled_by(query))
+    generation = _generation(last, standing, on_ahead, acking)
     waking = WakingTopic(holder.settings.kafka, holder.definition.key)
     if wake and not generation.wakes:
         generation = replace(generation, wakes=True, revision=generation.revision + 1)
@@ -107,9 +113,36 @@ def read_stream(
     if any(position.get(p, 0) < first for p, first in where.earliest.items()):
         chosen.setdefault("failOnDataLoss", "false")  # the lost messages are already counted
     frame = _frame(spark, holder, generation, committed or {}, chosen)
-    return Reading(
-        holder, batches, frame, acking=acking, committed=committed, waking=waking if wake else None
+    reading = Reading(holder, batches, frame, settle=settle, query=query, acking=acking, committed=committed)
+    if wake:
+        reading.wake_with(waking)
+    return reading
+
+
+def _check_query(holder: Holder, query: str | None) -> None:
+    """Refuse a query that the holder does not know, and none where it has several."""
+    if query in (holder.queries or (None,)):
+        return
+    raise IllegalState(
+        "The holder has no such query.",
+        state=f"query {query!r}; its queries are {', '.join(holder.queries) or 'not named'}",
+        owner=f"subscription {holder.display}",
+        remedy="name all queries that have to settle a message: hold(..., queries=[...])",
     )
+
+
+def _settling(holder: Holder, query: str | None, checkpoints: Checkpoints) -> Settle:
+    """Return the function that gives verdicts; begin the query if it is one of several."""
+    if query is None:
+        return holder.settle
+    floors = {p: settlement.floor for p, settlement in holder.whereabouts().settlements.items()}
+    holder.begin_query(query, from_record(checkpoints.settled(), holder.definition, floors))
+
+    def settle(verdicts: Mapping[int, Verdicts]) -> int:
+        return holder.settle_for(query, verdicts, record=checkpoints.write_settled)
+
+    settle({})  # what all have settled, if this is the last one to begin
+    return settle
 
 
 def _check_ways(acking: str, on_ahead: str | None, *, wake: bool) -> None:
@@ -138,13 +171,14 @@ class Reading:
         batches: Batches,
         frame: DataFrame,
         *,
+        settle: Settle,
+        query: str | None,
         acking: Acking,
         committed: Mapping[int, int] | None,
-        waking: WakingTopic | None,
     ) -> None:
-        """`read_stream` makes it. `committed` is the end of the last committed batch; None: there is none.
+        """`read_stream` makes it. `settle` gives verdicts, for `query` if that is one of several.
 
-        `waking` is the topic with which an idle query is woken; None: it is not.
+        `committed` is the end of the last committed batch; None: there is none.
         """
         self._holder = holder
         self._batches = batches
@@ -153,10 +187,17 @@ class Reading:
         self._settled = committed
         self._settling = threading.Lock()
         self._settlement_server: SettlementServer | None = None
-        self._redelivering = Redelivering(holder, batches)
-        self._waking = waking
+        self._give = settle
+        self._query = query
+        self._redelivering = Redelivering(holder, batches, settled=lambda: holder.settled_by(query))
+        #: the topic with which an idle query is woken; None: it is not
+        self._waking: WakingTopic | None = None
         #: the messages; a query on it needs `checkpoint`
         self.frame = frame
+
+    def wake_with(self, topic: WakingTopic) -> None:
+        """Part of `read_stream`: wake the query while it is idle, with a topic that its frame reads."""
+        self._waking = topic
 
     @property
     def checkpoint(self) -> str:
@@ -183,8 +224,12 @@ class Reading:
 
         def tell(run: str, progress: StreamingQueryProgress | None) -> None:
             if run == str(query.runId):
-                told = None if progress is None else progress_of(progress, topic, self.generation)
-                self._holder.tell(told)
+                told = (
+                    None
+                    if progress is None
+                    else progress_of(progress, topic, self.generation, query=self._query)
+                )
+                self._holder.tell(told, query=self._query)
 
         listeners.append(QueryListener(tell))
         streams.addListener(listeners[-1])
@@ -214,7 +259,7 @@ class Reading:
                 ends = self._batches.last("commits")
                 if ends is not None:
                     since = self._batches.since(self._settled, ends)
-                    self._holder.settle(_settled(self._batches.read_of(since)))
+                    self._give(_settled(self._batches.read_of(since)))
                     self._settled = ends
         except KafkadurError as error:
             _log.warning("what Spark has committed is not settled: %s", error)
@@ -322,7 +367,7 @@ class Reading:
         settled = {p: joined([*chosen.acked.get(p, ()), *dead.get(p, ())]) for p in read}
         back = chosen.rolled_back
         verdicts = {p: Verdicts(some, back.get(p, ())) for p, some in settled.items()}
-        return self._holder.settle({p: said for p, said in verdicts.items() if said.end})
+        return self._give({p: said for p, said in verdicts.items() if said.end})
 
 
 def _last(checkpoints: Checkpoints, holder: Holder) -> Batches | None:
@@ -372,15 +417,17 @@ def _there(stretches: Stretches, holder: Holder) -> Stretches:
     return {p: (start, end) for p, (start, end) in cut.items() if start < end}
 
 
-def _standing(holder: Holder, settlements: Mapping[int, SettlementState]) -> Standing:
+def _standing(holder: Holder, settlements: Mapping[int, SettlementState], settled: Offsets) -> Standing:
+    """Return the state for a query, which does not read again the offsets in `settled`."""
     held = holder.definition
     now = round(time.time() * 1000) - _CLOCKS_MS
     floors: dict[int, int] = {}
     holes: dict[int, list[tuple[int, int]]] = {}
     for partition, settlement in settlements.items():
-        ready = joined((item.start, item.end) for item in settlement.waiting if item.due <= now)
-        floors[partition] = ready[0][0] if ready else settlement.next
-        holes[partition] = without([(floors[partition], settlement.next)], ready)
+        ready = [(item.start, item.end) for item in settlement.waiting if item.due <= now]
+        to_read = without(joined([*ready, (settlement.next, FAR)]), settled.get(partition, ()))
+        floors[partition] = to_read[0][0]
+        holes[partition] = without([(floors[partition], to_read[-1][0])], to_read)
     return Standing(
         subscription_id=held.id, epoch=held.epoch, topic_id=held.topic.id, floors=floors, holes=holes
     )
@@ -429,5 +476,5 @@ def _frame(
     frame = loaded(reader, holder, options)
     if generation.wakes:
         frame = frame.where(functions.col("topic") == topic.name)
-    left_out = {p: within(some, committed.get(p, 0), _FAR) for p, some in generation.skip.items()}
+    left_out = {p: within(some, committed.get(p, 0), FAR) for p, some in generation.skip.items()}
     return leave_out(spark, frame, left_out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -20,10 +20,11 @@ from kafkadur.admin.browse import records_of
 from kafkadur.fetch.filtering import taking
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.ranges import Ranges, joined, within
+from kafkadur_sharing.ranges import Ranges, joined, within, without
 from kafkadur_spark.batches import Batches
 from kafkadur_spark.holder import Holder
 from kafkadur_spark.rejecting import READ_S
+from kafkadur_spark.several_queries import Offsets
 
 #: Limits for the messages that are added to one batch: their number, and the bytes that end the reading.
 MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
@@ -39,8 +40,12 @@ _KINDS: Final = {TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
 class Redelivering:
     """The messages that are added to the batches of one query."""
 
-    def __init__(self, holder: Holder, batches: Batches) -> None:
-        """Nothing is added to any batch yet."""
+    def __init__(self, holder: Holder, batches: Batches, *, settled: Callable[[], Offsets]) -> None:
+        """Nothing is added to any batch yet.
+
+        `settled` returns the offsets that this query has settled and another one has not.
+        """
+        self._settled = settled
         self._holder = holder
         self._batches = batches
         self._besides: dict[int, dict[int, Ranges]] = {}
@@ -96,15 +101,16 @@ class Redelivering:
         position = dict(self._batches.generation.starts) | self._batches.ends(last)
         now = round(time.time() * 1000)
         where = self._holder.whereabouts()
-        return frozenset(
-            (partition, start, end)
-            for partition, settlement in where.settlements.items()
-            for item in settlement.waiting
-            if item.attempts and item.due <= now
-            for start, end in within(
-                [(item.start, item.end)], where.earliest.get(partition, 0), position.get(partition, 0)
-            )
-        )
+        settled = self._settled()
+        found: set[tuple[int, int, int]] = set()
+        for partition, settlement in where.settlements.items():
+            first, end = where.earliest.get(partition, 0), position.get(partition, 0)
+            back = [
+                (item.start, item.end) for item in settlement.waiting if item.attempts and item.due <= now
+            ]
+            due = without(within(joined(back), first, end), settled.get(partition, ()))
+            found.update((partition, *stretch) for stretch in due)
+        return frozenset(found)
 
     def _due(self, batch: int) -> dict[int, Ranges]:
         """Return the offsets before a batch that are due for redelivery.
@@ -117,11 +123,13 @@ class Redelivering:
         found: dict[int, Ranges] = {}
         left = MOST
         where = self._holder.whereabouts()
+        settled = self._settled()
         settlements = sorted(where.settlements.items())
         first = batch % len(settlements)  # so that no partition is always the last
         for partition, settlement in (*settlements[first:], *settlements[:first]):
             start, kept = starts.get(partition, 0), where.earliest.get(partition, 0)
-            ranges = _first(within(_before(settlement, start, now), kept, start), left)
+            due = without(within(_before(settlement, start, now), kept, start), settled.get(partition, ()))
+            ranges = _first(due, left)
             left -= sum(b - a for a, b in ranges)
             if ranges:
                 found[partition] = ranges

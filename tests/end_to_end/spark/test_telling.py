@@ -4,6 +4,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def test_info_shows_what_the_query_of_a_holder_did_last(
             looked[batch].set()
         table = run("sub", "info", NAME).out.partition("Queries")[2].splitlines()
         (line,) = [line.split() for line in table if line.startswith("spark-")]
-        assert line[1:3] == ["1", "2"]  # generation, batch
+        assert line[1:4] == ["-", "1", "2"]  # query, generation, batch
         assert line[-4:-3] + line[-1:] == ["5", "0"]  # rows, lag
         metrics = run("metrics", "--once").out
         assert re.search(
@@ -105,9 +106,10 @@ GOOD = b'{"generation":1,"batch":0,"rows":5,"input_rate":null,"processed_rate":2
 
 
 def test_what_was_told_is_read() -> None:
-    assert read(GOOD) == HolderProgress(
-        generation=1, batch=0, rows=5, input_rate=None, processed_rate=2.0, lag=None, at=7
-    )
+    told = HolderProgress(generation=1, batch=0, rows=5, input_rate=None, processed_rate=2.0, lag=None, at=7)
+    assert read(GOOD) == (told,)
+    named = GOOD.replace(b"{", b'{"query":"totals",')
+    assert read(b"[" + named + b"," + GOOD + b"]") == (replace(told, query="totals"), told)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +124,11 @@ def test_what_was_told_is_read() -> None:
         (b'"processed_rate":2', b'"processed_rate":NaN'),
         (b'"processed_rate":2', b'"processed_rate":1e999'),
         (GOOD, b"[]"),
+        (GOOD, b"[1]"),
+        (b'{"gen', b'{"query":7,"gen'),
         (GOOD, b"\xff"),
-        (GOOD, GOOD + b" " * 1_000),
+        (GOOD, GOOD + b" " * 10_000),
     ],
 )
 def test_what_is_damaged_counts_as_nothing(good: bytes, bad: bytes) -> None:
-    assert read(GOOD.replace(good, bad)) is None
+    assert read(GOOD.replace(good, bad)) == ()
