@@ -178,7 +178,7 @@ class Grant(NamedTuple):
     stretch: Sequence[int] = ()
     #: the last attempt of a crash suspect: it is dispatched while no other message is in flight
     isolated: bool = False
-    #: ms until it may be dispatched: its keeper waits (key-ordered)
+    #: ms until it may be dispatched: its keeper waits (key-ordered); -1: not before it is armed
     due_ms: int = 0
 
     @property
@@ -265,6 +265,8 @@ class ExchangeReply(NamedTuple):
     expiry_ms: int | None = None
     #: nothing is granted until the commits of dead members in Kafka are known
     outcome_unknown: bool = False
+    #: token of the lease of crash suspects that a keeper may dispatch (key-ordered); 0: there is none
+    armed: int = 0
 
     @property
     def asked(self) -> list[int]:
@@ -423,6 +425,8 @@ class LeaseView(NamedTuple):
     member: str
     marks: int
     kind: str
+    #: its keeper may not dispatch it yet: another lease of crash suspects comes before (key-ordered)
+    unarmed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from kafkadur.consumer.chunk import Lease
+from kafkadur.consumer.chunk import NEVER, Lease
 from kafkadur.consumer.composer import Composer
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.policy.policy import Policy
@@ -256,6 +256,14 @@ class Answers(Part):
         lanes = {grant.partition: grant.start for grant in reply.grants if grant.kind == "lane"}
         for grant in sorted(reply.grants, key=lambda grant: (grant.partition, grant.start)):
             self._take_grant(grant, lanes)
+        self._arm(reply)
+
+    def _arm(self, reply: ExchangeReply) -> None:
+        """Let the records of a lease be dispatched that another one of crash suspects came before."""
+        lease = self._leases.by_token.get(reply.armed)
+        if lease is not None and lease.not_before == NEVER:
+            lease.not_before = self._terms.monotonic()
+            self._policy.armed(lease)
 
     def _take_grant(self, grant: Grant, lanes: Mapping[int, int]) -> None:
         if grant.token in self._leases.by_token:
@@ -275,7 +283,9 @@ class Answers(Part):
             isolated=grant.isolated,
             reserved=grant.kind == "ahead",
         )
-        if grant.due_ms:
+        if grant.due_ms < 0:
+            lease.not_before = NEVER
+        elif grant.due_ms:
             lease.not_before = self._terms.monotonic() + grant.due_ms / 1000
         self._leases.add(lease)
         if grant.kind == "runs":

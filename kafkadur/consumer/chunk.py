@@ -146,6 +146,10 @@ class Owner(Protocol):
         ...
 
 
+#: When a lease may be dispatched that waits for another one of crash suspects.
+NEVER = float("inf")
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Lease:
     """A lease as its holder keeps it.
@@ -182,7 +186,7 @@ class Lease:
     point: bool = False
     #: its records are sorted in by key (key-ordered)
     sorted: bool = False
-    #: its records may be dispatched from then on (monotonic seconds)
+    #: its records may be dispatched from then on (monotonic seconds); NEVER: not before it is armed
     not_before: float = float("-inf")
     #: offsets without a record, still to be settled: start, end, start, end, ...
     gaps: list[int] = field(default_factory=list[int])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
-from kafkadur.consumer.chunk import ACKED, DEAD, GIVEN_BACK, LOST, SENT, Chunk, Lease
+from kafkadur.consumer.chunk import ACKED, DEAD, GIVEN_BACK, LOST, NEVER, SENT, Chunk, Lease
 from kafkadur.fetch.native import times
 from kafkadur.message.times import Times
 
@@ -126,13 +126,28 @@ class Keys:
 
     def _let_go(self, record: Record) -> None:
         """The record is the first of its key."""
-        now, due = self._monotonic(), record.lease.not_before
-        if record.times is not None:
-            due = max(due, now + record.times.wait(self._now_ms()) / 1000)
+        now = self._monotonic()
+        due = self._due(record, now)
         if due > now:
             heapq.heappush(self._timed, (due, next(self._numbers), record))
         else:
             self._free.append(record)
+
+    def _due(self, record: Record, now: float) -> float:
+        """When a record may be dispatched, monotonic seconds."""
+        due = record.lease.not_before
+        if record.times is not None:
+            due = max(due, now + record.times.wait(self._now_ms()) / 1000)
+        return due
+
+    def arm(self, lease: Lease) -> None:
+        """The records of a lease may be dispatched at another time than was known."""
+        now = self._monotonic()
+        self._timed = [
+            (self._due(record, now), number, record) if record.lease is lease else (due, number, record)
+            for due, number, record in self._timed
+        ]
+        heapq.heapify(self._timed)
 
     def look(self) -> None:
         """Look which records have a verdict, and which have become due."""
@@ -217,8 +232,9 @@ class Keys:
 
     @property
     def next_at(self) -> float | None:
-        """When the next record becomes due, monotonic seconds."""
-        return self._timed[0][0] if self._timed else None
+        """When the next record becomes due, monotonic seconds; None: none does before its lease is armed."""
+        at = self._timed[0][0] if self._timed else NEVER
+        return None if at == NEVER else at
 
     @property
     def free(self) -> int:

@@ -84,7 +84,7 @@ def _view(row: Sequence[Any]) -> PartitionView:
 
 def _lease(row: Sequence[Any]) -> LeaseView:
     lease = LeaseView._make(row)
-    return lease._replace(member=text_of(lease.member), kind=text_of(lease.kind))
+    return lease._replace(member=text_of(lease.member), kind=text_of(lease.kind), unarmed=bool(lease.unarmed))
 
 
 def _member(row: Sequence[Any]) -> MemberInfo:

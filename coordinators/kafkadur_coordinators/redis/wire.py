@@ -226,7 +226,7 @@ class GrantRow(NamedTuple):
     stretch: Sequence[int]
     #: 1: dispatched while no other message is in flight
     isolated: int
-    #: ms until it may be dispatched
+    #: ms until it may be dispatched; -1: not before it is armed
     due: int
 
 

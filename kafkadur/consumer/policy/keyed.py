@@ -197,6 +197,10 @@ class KeyedPolicy(Policy):
         """The coordinator does not know a lease: its lane begins anew."""
         self._drain({lease.partition})
 
+    def armed(self, lease: Lease) -> None:
+        """Let the records of a lease be dispatched that waited for others."""
+        self.keys.arm(lease)
+
     def drop(self, lease: Lease) -> None:
         """Forget the records of a lease that wait by key."""
         self._shares.drop(lease)

@@ -181,6 +181,9 @@ class Policy(ReadingPolicy):
     def refused(self, _lease: Lease) -> None:
         """The coordinator does not know a lease of this member."""
 
+    def armed(self, _lease: Lease) -> None:
+        """A lease may be dispatched that waited for another one of crash suspects."""
+
     def drop(self, _lease: Lease) -> None:
         """Forget the records of a lease that wait outside of the ready queue."""
 

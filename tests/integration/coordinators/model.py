@@ -121,6 +121,8 @@ class Held:
     #: the last attempt of a suspect
     isolated: bool = False
     suspects: bool = False
+    #: of suspects: its keeper may not dispatch it yet (key-ordered)
+    unarmed: bool = False
     #: not to be handed out before (key-ordered); 0: at once
     due: int = 0
     #: offsets that it was granted first
@@ -369,7 +371,7 @@ class Model:
     def end(self, token: int, how: int, now: int) -> None:
         lease = self.leases[token]
         place = self.places[lease.partition]
-        if lease.due > now:  # its holder still waited for it
+        if lease.unarmed or lease.due > now:  # its holder still waited for it
             how = How.UNREAD
         # what comes in order comes at once, unless it holds back what comes later
         delay = -1 if how == UNCLEAN and (not self.in_order or self.policy.strict) else 0
@@ -449,6 +451,8 @@ class Model:
         for token, lease in self.leases.items():
             if self._extend(lease, views[token], positions, span):
                 grown.add(token)
+            if lease.unarmed and not views[token].unarmed:
+                self._arm(lease, caller, seen.now)
         for token in sorted(set(views) - set(self.leases)):
             assert token > self.token, "tokens rise"
             self.token = token
@@ -468,6 +472,8 @@ class Model:
         for token in grown:
             if self.leases[token].lane:
                 self._check_order(self.leases[token], seen.now)
+        for token, lease in self.leases.items():
+            assert lease.unarmed == views[token].unarmed
         for p in positions if span > 0 else ():
             self._check_served(p, caller, grown, positions[p], seen.now, span)
 
@@ -505,8 +511,10 @@ class Model:
         exceptions = [mark for mark in self.places[p].ready.values() if mark != FRESH]
         granted = sum(len(x.open) for x in here if x.token in grown and not x.lane)
         full = (granted >= span and not self.keyed) or len(mine) >= MOST_LEASES
+        assert not any(_is_due(x, now) for x in here) or any(x.suspects for x in mine), "nothing was armed"
         if self._has_due(p, now) or (self.keyed and exceptions):
-            assert full or any(x.suspects for x in mine), "an exception was not granted"
+            suspects = not self.keyed and any(x.suspects for x in mine)
+            assert full or suspects, "an exception was not granted"
         elif self.kind != "serial" and not (self.policy.strict and exceptions and not self.keyed):
             # what was set aside unread comes before the lane, too
             assert full or lane is not None, "the lane was not granted"
@@ -530,6 +538,18 @@ class Model:
             assert not any(view.horizon <= offset for offset in lease.open), "a horizon fell"
         lease.end = view.horizon
         return extended
+
+    def _arm(self, lease: Held, caller: str, now: int) -> None:
+        """Take in that a lease of suspects may be dispatched now."""
+        assert lease.member == caller
+        self._check_keeper(lease)
+        mine = [x for t, x in self.leases.items() if x.member == caller and t not in self.orphans]
+        assert not any(x.suspects for x in mine), "two leases of suspects"
+        assert not any(
+            x.start < lease.start and x.partition == lease.partition and _is_due(x, now) for x in mine
+        ), "a later one was armed first"
+        lease.unarmed, lease.suspects = False, True
+        assert all(mark.due <= now for mark in lease.open.values()), "armed before it was due"
 
     def _check_keeper(self, lease: Held) -> None:
         assert lease.member == self.places[lease.partition].keeper, "granted to somebody who does not keep it"
@@ -563,7 +583,7 @@ class Model:
             "a lease is no wider than it must be"
         )
         if exceptions:
-            self._grant_exceptions(lease, view.marks, held, now)
+            self._grant_exceptions(lease, view, held, now)
         else:
             assert view.marks == 0
             self._take(lease, offsets)
@@ -640,25 +660,29 @@ class Model:
                 "what is not written yet may be the next one's"
             )
 
-    def _grant_exceptions(self, lease: Held, marks: int, held: list[tuple[int, int]], now: int) -> None:
-        ready = self.places[lease.partition].ready
+    def _grant_exceptions(self, lease: Held, view: LeaseView, held: list[tuple[int, int]], now: int) -> None:
+        ready, marks = self.places[lease.partition].ready, view.marks
         first = ready[held[0][0]]
-        lease.suspects, lease.isolated = first.suspect, self.policy.is_last(first)
-        lease.due = first.due if first.due > now else 0
+        lease.suspects, lease.isolated = first.suspect and not view.unarmed, self.policy.is_last(first)
+        assert not view.unarmed or (self.keyed and first.suspect)
+        assert view.unarmed or not (self.keyed and first.suspect and first.due > now), "armed too early"
+        lease.unarmed = view.unarmed
+        due = first.due if first.due > now else 0
+        lease.due = 0 if view.unarmed else due
         assert len(held) <= self.policy.together(first), "too many suspects share a lease"
         if self.policy.strict:
             waiting = [o for o, mark in ready.items() if mark != FRESH and mark.due > now]
             assert all(offset < min(waiting, default=offset + 1) for offset, _ in held), (
                 "an earlier one waits"
             )
-        for offset, due in held:
+        for offset, kept in held:
             mark = ready.pop(offset)
             assert mark.attempts == attempts_of(marks)
             assert mark.suspect == (marks >= SUSPECT)
             assert mark.redelivered == (marks % 2 == 1)
             if self.keyed:  # its keeper waits for it
-                assert (mark.due if mark.due > now else 0) == lease.due
-                assert due == mark.due, "its due time was forgotten"
+                assert (mark.due if mark.due > now else 0) == due
+                assert kept == mark.due, "its due time was forgotten"
             else:
                 assert mark.due <= now, "granted before it was due"
                 mark = mark._replace(due=0)
@@ -684,6 +708,11 @@ class Model:
             open_ = sum(o < place.readable_end for x in leased.values() for o in x)
             assert view.backlog == open_ + len(ready)
             assert view.seen == place.seen, (view.seen, place)
+
+
+def _is_due(lease: Held, now: int) -> bool:
+    """Whether a lease could be armed."""
+    return lease.unarmed and all(mark.due <= now for mark in lease.open.values())
 
 
 def _ones(first: int, blob: bytes) -> list[int]:

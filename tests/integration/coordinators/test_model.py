@@ -437,12 +437,15 @@ class Life(RuleBasedStateMachine):
         for grant in reply.grants:
             lease = mine[grant.token]
             assert (grant.partition, grant.start, grant.horizon) == (lease.partition, lease.start, lease.end)
-            assert (grant.isolated, grant.due_ms) == (lease.isolated, max(lease.due - self.script_now, 0))
+            due_ms = -1 if lease.unarmed else max(lease.due - self.script_now, 0)
+            assert (grant.isolated, grant.due_ms) == (lease.isolated, due_ms)
             seen = self.model.places[grant.partition].seen
             # shared: the reply that told of it first may be lost, and others have ended since
             assert (
                 grant.seen == seen or grant.token in member.grants or (not lease.lane and grant.seen < seen)
             )
+        if self.model.keyed:
+            assert [reply.armed] == ([t for t, x in mine.items() if x.suspects] or [0])
         touched = [part.partition for part in said.parts]
         offered = said.handover or any(part.drained for part in said.parts)
         assert reply.held == (frozenset(mine) if offered else None)
@@ -470,7 +473,8 @@ class Life(RuleBasedStateMachine):
             assert state.free_from == (state.next if state.next < place.readable_end else free_from)
             assert (state.standing is Standing.STANDBY) == (not each or place.keeper != member.id)
             view = self.world.partition(state.partition)
-            waiting = [run.due for run in view.exceptions if run.token == 0]
+            unarmed = {token for token, x in mine.items() if x.unarmed}
+            waiting = [run.due for run in view.exceptions if run.token == 0 or run.token in unarmed]
             if self.model.policy.strict and not self.model.keyed:
                 waiting = waiting[:1]  # the others come after it
             if waiting:

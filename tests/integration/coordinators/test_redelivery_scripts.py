@@ -454,6 +454,71 @@ def test_a_lane_of_keys_passes_on_with_an_exception_that_is_not_due(make: Make) 
     assert first.say(report(0), report(1), span=9).asked == []
 
 
+def test_a_keeper_holds_all_suspects_and_may_dispatch_one_lease_of_them(make: Make) -> None:
+    world = make("key-ordered", partitions=2, policy=(3, 0, 0, 0, 1))
+    member = world.attach()
+    member.say(report(0, readable_end=6), report(1, readable_end=2), span=6)
+    member = die(member)
+    reply = member.say(report(0), report(1), span=6)
+    assert [(g.partition, g.kind, g.start, g.horizon, g.due_ms) for g in reply.grants] == [
+        (0, "runs", 0, 2, 0),
+        (0, "runs", 2, 4, -1),
+        (0, "runs", 4, 6, -1),
+        (0, "lane", 6, 12, 0),
+        (1, "runs", 0, 2, -1),
+        (1, "lane", 2, 8, 0),
+    ]
+    first, second, third, _, other, _ = [grant.token for grant in reply.grants]
+    assert (reply.armed, [state.due_ms for state in reply.partitions]) == (first, [0, 0])
+    reply = member.say(report(0, settled=[settled(first, 0, 1)]), report(1), span=6)
+    assert (reply.grants, reply.armed) == ([], first)
+    reply = member.say(report(1), report(0, settled=[settled(first, 1, 2)], done=[first]), span=6)
+    assert (reply.grants, reply.armed) == ([], other), "the first lane that is served after it has ended"
+    reply = member.say(report(1, settled=[settled(other, 0, 2)], done=[other]), report(0), span=6)
+    assert (reply.armed, [state.due_ms for state in reply.partitions]) == (second, [-1, 0])
+    reply = member.say(report(0, settled=[settled(second, 2, 4)], done=[second]), span=6)
+    assert (reply.armed, reply.partitions[0].due_ms) == (third, -1)
+    member = die(member)
+    reply = member.say(report(0), span=6)
+    assert [(g.start, g.horizon, g.attempts, g.isolated) for g in reply.grants if g.kind == "runs"] == [
+        (4, 5, 2, True),
+        (5, 6, 2, True),
+    ]
+
+
+def test_a_suspect_that_was_not_to_be_dispatched_yet_counts_no_attempt(make: Make) -> None:
+    world = make("key-ordered", policy=(3, 0, 0, 0, 1))
+    member = world.attach()
+    member.say(report(readable_end=4), span=4)
+    die(member).say(report(), span=4)
+    member = die(member)
+    reply = member.say(report(), span=4)
+    assert [(g.start, g.horizon, g.attempts) for g in reply.grants if g.kind == "runs"] == [
+        (0, 1, 2),
+        (1, 2, 2),
+        (2, 4, 1),
+    ]
+
+
+def test_suspects_are_armed_when_they_are_due(make: Make) -> None:
+    world = make("key-ordered", policy=(2, 5_000, 5_000, 0, 1))
+    member = world.attach()
+    member.say(report(readable_end=2), span=2)
+    member = die(member)
+    reply = member.say(report(), span=2)
+    assert [(g.start, g.due_ms) for g in reply.grants] == [(0, -1), (1, -1), (2, 0)]
+    dues = [run.due - world.clock.now for run in world.partition().runs]
+    assert (reply.armed, reply.partitions[0].due_ms) == (0, min(dues))
+    world.clock.advance(min(dues))
+    reply = member.say(report(), span=2)
+    early, late = (grant for _, grant in sorted(zip(dues, list(member.grants.values())[:2], strict=True)))
+    assert (reply.armed, reply.partitions[0].due_ms) == (early.token, max(dues) - min(dues))
+    world.clock.advance(max(dues))
+    verdict = settled(early.token, early.start, early.horizon)
+    reply = member.say(report(settled=[verdict], done=[early.token]), span=2)
+    assert (reply.armed, reply.partitions[0].due_ms) == (late.token, -1)
+
+
 def test_what_was_not_due_when_its_keeper_died_counts_no_attempt(make: Make) -> None:
     world = make("key-ordered", policy=TWO_ATTEMPTS)
     member = world.attach()

@@ -446,6 +446,45 @@ def test_a_last_attempt_that_waits_holds_up_no_other_key(
         assert subscription.receive(timeout=0.2) is None, "what was in the hands of the dead waits, alone"
 
 
+def test_suspects_that_wait_for_another_one_hold_up_their_own_keys_only(
+    place: Place, start_worker: Callable[..., Worker]
+) -> None:
+    topic = place.make_topic(1)
+    publish(place, topic, [(f"k{n}", n) for n in range(1, 7)])
+    worker = start_worker(topic, durable="d", type="key-ordered", start="earliest", max_attempts=3)
+    assert sorted(n for n, _ in worker.receive(6)) == [1, 2, 3, 4, 5, 6]
+    worker.kill()
+    with (
+        place.connect_sync() as connection,
+        connection.subscribe(topic, durable="d", type="key-ordered") as subscription,
+    ):
+        first = subscription.receive(timeout=LIMIT_S)
+        assert first is not None
+        assert first.attempt == 2
+        waiting = set(range(1, 7)) - {int(first.value or b"")}
+        publish(
+            place, topic, [*((f"k{n}", 10 + n) for n in waiting), *((f"new{n}", n) for n in range(20, 30))]
+        )
+        new: list[int] = []
+        for _ in range(10):
+            other = subscription.receive(timeout=LIMIT_S)
+            assert other is not None, "keys without a suspect wait, too"
+            new.append(int(other.value or b""))
+            other.ack()
+        assert sorted(new) == list(range(20, 30))
+        assert subscription.receive(timeout=0.2) is None, "the other suspects and their keys wait"
+        first.ack()
+        seen: list[int] = []
+        for _ in range(2 * len(waiting)):
+            again = subscription.receive(timeout=LIMIT_S)
+            assert again is not None
+            seen.append(int(again.value or b""))
+            assert again.attempt == (2 if seen[-1] < 10 else 1)
+            again.ack()
+    assert sorted(seen) == sorted([*waiting, *(10 + n for n in waiting)])
+    assert all(seen.index(n) < seen.index(10 + n) for n in waiting)
+
+
 async def test_redelivery_policy_and_time_limit_keep_the_order(place: Place) -> None:
     topic = place.make_topic(1)
     publish(place, topic, [("a", 1), ("a", 2), ("b", 3)])

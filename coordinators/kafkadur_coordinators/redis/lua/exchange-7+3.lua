@@ -160,7 +160,7 @@ local function new_leases(ctx, me, have, touched)
       known = math.min(known, l.token - 1) -- each answer gets further: its partition is touched next
     elseif in_runs(l) then
       local stretch = stretch_of(touched[l.p], l.s, l.e, l.token)
-      out[#out + 1] = grant_row(l, stretch, l.isolated, math.max(l.due - ctx.now, 0))
+      out[#out + 1] = grant_row(l, stretch, l.isolated, l.due == unarmed.DUE and -1 or math.max(l.due - ctx.now, 0))
     else
       out[#out + 1] = grant_row(l, {}, 0, 0)
     end
@@ -264,6 +264,7 @@ local function answer(ctx, me, have, touched, lane, kept, again, gives_up)
     [ExchangeReply.expiry_ms] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1,
     -- first the attempts of the orphans are counted
     [ExchangeReply.outcome_unknown] = ctx.doubt == 1 and #ctx.orphans == 0 and 1 or 0,
+    [ExchangeReply.armed] = is_keyed(ctx) and me.suspect or 0,
   })
 end
 

@@ -53,6 +53,7 @@ for _, l in ipairs(request[InspectRequest.leases] == 1 and all_leases(ctx) or {}
   leases[#leases + 1] = {
     [LeaseView.token] = l.token, [LeaseView.partition] = l.p, [LeaseView.start] = l.s, [LeaseView.horizon] = l.e,
     [LeaseView.member] = l.member, [LeaseView.marks] = l.marks, [LeaseView.kind] = l.kind,
+    [LeaseView.unarmed] = l.due == unarmed.DUE and 1 or 0,
   }
 end
 return head(ctx, 'OK', {

@@ -62,6 +62,33 @@ local function give_up_lane(ctx, pt, me)
   pt.keeper = ''
 end
 
+--- The leases of suspects on a lane that its keeper may not dispatch yet: the first one whose offsets are due, and when the
+--- first of them are; nil if there is none.
+function unarmed.first(ctx, pt, m)
+  local found, least
+  look_at_runs(pt, 0, function(_, _, marks, due, token)
+    local l = token ~= 0 and is_suspect(marks) and load_lease(ctx, token)
+    if l and l.due == unarmed.DUE and l.member == m.id then
+      found = found or due <= ctx.now and l
+      least = math.min(least or due, due)
+    end
+  end)
+  return found, least
+end
+
+--- A keeper has one lease of suspects to dispatch at a time, of all its lanes. It holds the others, too, so that it knows
+--- their keys, and dispatches records of other keys meanwhile.
+function unarmed.arm_next(ctx, pt, m)
+  local l = unarmed.first(ctx, pt, m)
+  if l then
+    l.due = 0
+    save_lease(ctx, l)
+    m.suspect = l.token
+    m.isolated = l.isolated == 1 and l.token or m.isolated
+    touch_member(ctx, m)
+  end
+end
+
 --- Serves one lane. span: offsets that may be read ahead; position: the first that was not looked at.
 local function serve_keyed(ctx, pt, position, span)
   if pt.keeper ~= '' and not load_member(ctx, pt.keeper) then
@@ -75,18 +102,22 @@ local function serve_keyed(ctx, pt, position, span)
   if not to or to.id ~= ctx.caller or pt.keeper ~= to.id or span <= 0 then
     return
   end
+  local come = pt.xd >= 0 -- exceptions that are to be granted or armed
+  if come and to.suspect == 0 then
+    unarmed.arm_next(ctx, pt, to)
+  end
   local s, e, marks, due = keyed_stretch(ctx, pt, span)
   while s and #to.tokens < MAX_LEASES + ctx.partitions do
-    if is_suspect(marks) and to.suspect ~= 0 then
-      return
-    end
-    grant_runs(ctx, pt, to, s, e, marks, due)
+    grant_runs(ctx, pt, to, s, e, marks, due, is_suspect(marks) and (to.suspect ~= 0 or due > ctx.now))
     s, e, marks, due = keyed_stretch(ctx, pt, span)
   end
   if s then -- an earlier offset is not granted yet
     return
   end
-  pt.xd = -1 -- no member need come for an exception
+  if come then -- its keeper comes for the next one that is to be armed, and for no other exception
+    local _, least = unarmed.first(ctx, pt, to)
+    pt.xd = least or -1
+  end
   if pt.lane == 0 then
     local l = grant(ctx, pt, to, pt.next, pt.next + span, 0, 'lane')
     pt.lane = l.token

@@ -233,9 +233,13 @@ local function grant(ctx, pt, m, s, e, marks, kind)
   return l
 end
 
+--- Leases of suspects that their keeper may not dispatch yet: another one comes before (key-ordered). Their due time is DUE.
+local unarmed = { DUE = 2 ^ 52 }
+
 --- Grants a stretch of exceptions [s, e) with these marks and returns the lease. due: of a key-ordered subscription, when all
---- of them are due (0: now); they keep their due times. Else those are taken that are due now.
-local function grant_runs(ctx, pt, m, s, e, marks, due)
+--- of them are due (0: now); they keep their due times. Else those are taken that are due now. later: nothing of them is
+--- dispatched before `unarmed.arm_next`.
+local function grant_runs(ctx, pt, m, s, e, marks, due, later)
   local l = grant(ctx, pt, m, s, e, marks, 'runs')
   run_change(pt, s, e, 0, function(run_marks, run_due)
     if run_marks == marks and (run_due <= ctx.now and 0 or run_due) == (due or 0) then
@@ -244,12 +248,12 @@ local function grant_runs(ctx, pt, m, s, e, marks, due)
     return run_marks, run_due, 0
   end, math.max(due or 0, ctx.now))
   local _, records = stretch_of(pt, s, e, l.token)
-  l.records, l.due = records, due or 0
+  l.records, l.due = records, later and unarmed.DUE or due or 0
   save_lease(ctx, l)
-  if m.kind == '' and is_suspect(marks) then
+  if m.kind == '' and is_suspect(marks) and not later then
     m.suspect = l.token
   end
-  if l.isolated == 1 then
+  if l.isolated == 1 and not later then
     m.isolated = l.token
   end
   return l
