@@ -22,7 +22,7 @@ from kafkadur_sharing.decisions import Mode
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_namespace
-from kafkadur_sharing.plain import meant, without_prefix
+from kafkadur_sharing.readable_text import meant, without_prefix
 
 _log = logging.getLogger("kafkadur")
 

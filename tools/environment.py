@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tools.java import check_java, find_java
 from tools.places import BUILD_HOOK, JARS_LOCK, LOCK, NATIVE, PYPROJECT, PYTHON, ROOT, VENV
-from tools.said import SetupError, say
+from tools.setup_messages import SetupError, say
 
 STAMP = VENV / "kafkadur-setup.json"
 

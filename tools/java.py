@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tools.said import SetupError
+from tools.setup_messages import SetupError
 
 #: The oldest Java that runs a Kafka 4 broker.
 OLDEST = 17

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hatch_build import compiled
 from tools.places import NATIVE, ROOT
-from tools.said import SetupError
+from tools.setup_messages import SetupError
 
 _FLAG = "-fsanitize=address"
 #: Tests that read and publish with the compiled client.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from kafkadur_sharing.plain import plain
+from kafkadur_sharing.readable_text import plain
 
 #: Seconds for which the same line is not logged again.
 QUIET_S: Final = 30.0

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from kafkadur_coordinators.changes import Made, definition_of, with_lanes
-from kafkadur_coordinators.in_force import SubscriptionsInForce
 from kafkadur_coordinators.interface import (
     UNRANKED,
     Attached,
@@ -34,6 +33,7 @@ from kafkadur_coordinators.redis.coordinator import (
 )
 from kafkadur_coordinators.redis.member_session import MemberSession
 from kafkadur_coordinators.settlement_states import SettlementState
+from kafkadur_coordinators.subscriptions_in_force import SubscriptionsInForce
 from kafkadur_coordinators.topics import TopicInfo, floor_metadata, topic_changed
 from kafkadur_sharing.decisions import (
     START,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from kafkadur_coordinators.settlement_states import SettlementState, Waiting
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.plain import without_prefix
+from kafkadur_sharing.readable_text import without_prefix
 
 #: Size of the largest file that is read, bytes.
 _LARGEST = 256 * 1024 * 1024

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafkadur_sharing.errors import InvalidSelector, KafkadurError
-from kafkadur_sharing.plain import plain
+from kafkadur_sharing.readable_text import plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -13,7 +13,7 @@ import typer
 from kafkadur import stack
 from kafkadur.cli.call import FAILED, Call, local_command
 from kafkadur.cli.output import duration
-from kafkadur.stack.bar import progress_bar
+from kafkadur.stack.progress_bar import progress_bar
 from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.names import validate_topic
 

@@ -74,20 +74,20 @@ class Answers(Part):
         """
         leases = self._leases
         now = (leases.incarnation, leases.attachment, self._composer.number)
-        if self._whole.changing or not self._pending.is_answered:
+        if self._change.changing or not self._pending.is_answered:
             return False
         if (push.incarnation, push.attachment, push.number) != now:
             return False
         if sum(grant.records for grant in push.reply.grants) > _MOST_PUSHED:
             return False
-        self._whole.begin()
+        self._change.begin()
         for state in push.reply.partitions:
             buffer = self._fetch.buffers.get(state.partition)
             if buffer is not None:  # another member has reported so far
                 buffer.reported = max(buffer.reported, state.readable_end)
         self._take(push.reply, self._terms.monotonic())
         self._fetch.reading.note_room()
-        self._whole.end()
+        self._change.end()
         return True
 
     def _take(self, reply: ExchangeReply, at: float) -> None:

@@ -52,12 +52,12 @@ class Intake(Part):
             buffer = self._fetch.of(partition, number)
             if buffer is None:  # the reader does not know yet that it is to stop
                 return
-            self._whole.begin()
+            self._change.begin()
             buffer.add(ReadBatch(messages, size_of(messages)))
             self._fetch.records_read += len(messages)
             news = self._router.route(partition)
             asks = self._asks_after_reading(news=news)
-            self._whole.end()
+            self._change.end()
         self._after_reading(news=news, asks=asks)
 
     def reach(self, partition: int, offset: int, number: int) -> None:
@@ -68,14 +68,14 @@ class Intake(Part):
                 if buffer is not None:
                     buffer.stop = max(buffer.stop, offset)
                 return  # as after each record at the live end: it is known since the record was read
-            self._whole.begin()
+            self._change.begin()
             news = False
             if offset > buffer.position:
                 buffer.reach(offset)
                 news = self._router.route(partition)
             buffer.stop = max(buffer.stop, offset)
             asks = self._asks_after_reading(news=news)
-            self._whole.end()
+            self._change.end()
         self._after_reading(news=news, asks=asks)
 
     def pass_by(self, partition: int, offset: int, number: int) -> None:
@@ -84,11 +84,11 @@ class Intake(Part):
             buffer = self._fetch.of(partition, number)
             if buffer is None or offset <= buffer.position:
                 return
-            self._whole.begin()
+            self._change.begin()
             buffer.reach(offset)
             news = self._router.route(partition)
             asks = self._asks_after_reading(news=news)
-            self._whole.end()
+            self._change.end()
         self._after_reading(news=news, asks=asks)
 
     def lead(self, partition: int, epoch: int, number: int) -> None:
@@ -132,13 +132,13 @@ class Intake(Part):
             lease, buffer = self._leases.by_token.get(token), self._fetch.ranges.get(token)
             if lease is None or buffer is None or lease.lost:
                 return False
-            self._whole.begin()
+            self._change.begin()
             if messages:
                 buffer.add(ReadBatch(messages, size_of(messages)))
                 self._fetch.records_read += len(messages)
             buffer.reach(min(reached, lease.end))
             news, more = self._router.fill_range(lease, buffer)
-            self._whole.end()
+            self._change.end()
         if news:
             self._ready()
         self._schedule.request_exchange()
@@ -147,9 +147,9 @@ class Intake(Part):
     def _add_parked(self, token: int, messages: Records, reached: int) -> bool:
         """As `add_range_records`, for records of keys that were read before and not kept."""
         with self._lock:
-            self._whole.begin()
+            self._change.begin()
             more = self._policy.add_parked(token, messages, reached)
-            self._whole.end()
+            self._change.end()
         if not more:
             self._ready()
         self._schedule.request_exchange()

@@ -359,16 +359,16 @@ class Member:
     def build(self, now: float) -> Exchange | None:
         """The exchange to send now; the same one again while it is unanswered. None: there is none."""
         with self.lock:
-            self._state.whole.begin()
+            self._state.change.begin()
             exchange = self._composer.build(now)
-            self._state.whole.end()
+            self._state.change.end()
         return exchange
 
     def apply(self, reply: ExchangeReply, sent_at: float) -> None:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
         refused = set(reply.refused)
         with self.lock:
-            self._state.whole.begin()
+            self._state.change.begin()
             waiting = self._state.pending.confirm
             self._answers.apply(reply, sent_at)
             self.renewal.exchanged()
@@ -376,7 +376,7 @@ class Member:
             self._state.fetch.reading.note_room()
             # for records that were read while this exchange was under way
             self._schedule.request(when=self.intake.needs_exchange(news=bool(self._state.queue)))
-            self._state.whole.end()
+            self._state.change.end()
         self.teller.tell()
         for item in gone:
             item.confirmation.resolve(self._confirmations.after_loss(item.chunk))
@@ -436,9 +436,9 @@ class Member:
         A member whose state is not whole gives back nothing by itself: its leases end when it is detached.
         """
         with self.lock:
-            broken_off = self._state.whole.changing
+            broken_off = self._state.change.changing
         if broken_off:
-            self.fail(self._state.whole.error())
+            self.fail(self._state.change.error())
         with self.lock:
             for chunk in self._in_flight:
                 chunk.release_handed()

@@ -13,8 +13,8 @@ from kafkadur.consumer.in_flight import InFlight, MaxHold, Unreceived
 from kafkadur.consumer.lease_table import LeaseTable
 from kafkadur.consumer.ready_queue import ReadyQueue
 from kafkadur.consumer.schedule import Schedule
+from kafkadur.consumer.state_change import StateChange
 from kafkadur.consumer.terms import Terms
-from kafkadur.consumer.whole import Whole
 from kafkadur.events import Event, Teller
 from kafkadur.fetch.filtering import Selection, Takes
 from kafkadur.history.notes import Notes
@@ -67,7 +67,7 @@ class State:
         if self.notes is not None:
             self.notes.watch(self.lock, self.in_flight)
         self.confirmations = Confirmations(terms)
-        self.whole = Whole(terms.display)
+        self.change = StateChange(terms.display)
 
     def clear(self) -> None:
         """Forget leases, records and verdicts, and what exchanges said."""
@@ -79,7 +79,7 @@ class State:
         self.queue.clear()
         self.in_flight.clear()
         self.confirmations.clear()
-        self.whole.end()
+        self.change.end()
 
 
 class Part:
@@ -102,7 +102,7 @@ class Part:
         self._queue = state.queue
         self._in_flight = state.in_flight
         self._confirmations = state.confirmations
-        self._whole = state.whole
+        self._change = state.change
         self._notes = state.notes
 
     def _lose(self, chunk: Chunk) -> None:

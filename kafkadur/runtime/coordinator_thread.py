@@ -352,7 +352,7 @@ class CoordinatorThread:
             return
         try:
             step(served)
-        except LeaseLost as error:  # the application was interrupted in the middle of a change (`whole.py`)
+        except LeaseLost as error:  # the application was interrupted in mid-change (`state_change.py`)
             served.member.fail(error)
         except Exception as error:  # noqa: BLE001 - any defect
             fail_by_defect(served.member, error)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from kafkadur_sharing.errors import IllegalState, InvalidName
 from kafkadur_sharing.names import validate_name
-from kafkadur_sharing.plain import plain
+from kafkadur_sharing.readable_text import plain
 
 #: Names under which a machine calls itself.
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})

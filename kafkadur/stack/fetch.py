@@ -10,10 +10,10 @@ import sys
 
 from rich.console import Console
 
-from kafkadur.stack.bar import progress_bar
 from kafkadur.stack.errors import StackError
 from kafkadur.stack.jars import kafka_jars
 from kafkadur.stack.java import find_java
+from kafkadur.stack.progress_bar import progress_bar
 
 INTERRUPTED = 130
 

@@ -34,7 +34,7 @@ from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.numbers import MOST_PRIORITY, MOST_RECORDS, check_function, check_integer
-from kafkadur_sharing.plain import meant
+from kafkadur_sharing.readable_text import meant
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 #: Provides the resources of a running app, such as a producer of the worker's connection.

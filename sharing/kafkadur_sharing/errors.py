@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from typing import Self
 
-from kafkadur_sharing.plain import plain
+from kafkadur_sharing.readable_text import plain
 
 __all__ = [
     "AlreadySettled",

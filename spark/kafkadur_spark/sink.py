@@ -81,7 +81,7 @@ class AckWriter(DataSourceStreamWriter):
         # Spark plans and commits in other processes, several for each batch, which do not need Arrow
         from pyarrow import RecordBatch  # noqa: PLC0415
 
-        from kafkadur_spark.stretches import Gathering  # noqa: PLC0415
+        from kafkadur_spark.gathering import Gathering  # noqa: PLC0415
 
         gathering = Gathering(self._topic)
         for batch in iterator:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafkadur.cli.output import Output
-from kafkadur.stack.bar import progress_bar
+from kafkadur.stack.progress_bar import progress_bar
 from kafkadur_sharing.errors import KafkadurError
 from tests.end_to_end.histories.checking import check
 from tests.end_to_end.histories.faults import selected

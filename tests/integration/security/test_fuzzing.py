@@ -43,7 +43,7 @@ from kafkadur_coordinators.settlement_states import SettlementState, Waiting, cu
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import InvalidSelector, KafkadurError, SubscriptionActive
 from kafkadur_sharing.keys import SubscriptionKey
-from kafkadur_sharing.plain import plain
+from kafkadur_sharing.readable_text import plain
 from kafkadur_sharing.selector import MAX_LENGTH, Selector
 
 #: Examples of each test in `make test`, and in `make test-all`.

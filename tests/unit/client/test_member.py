@@ -448,7 +448,7 @@ def test_a_change_that_was_broken_off_while_an_exchange_is_under_way_is_no_defec
     driver.attach(0, 1)
     driver.member.request_exchange()
     assert driver.member.build(1.0) is not None
-    driver.member._state.whole.begin()  # noqa: SLF001 - and it is broken off
+    driver.member._state.change.begin()  # noqa: SLF001 - and it is broken off
     served: Any = SimpleNamespace(member=driver.member)
 
     def step(_: Served) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from kafkadur_sharing.errors import LeaseLost
 
 
-class Whole:
-    """Whether the state of a member is whole. Used with the member's lock held."""
+class StateChange:
+    """A change of the state of a member, while it is under way. Used with the member's lock held."""
 
     def __init__(self, display: str) -> None:
-        """It is; `display` is the subscription's name for people."""
+        """None is under way; `display` is the subscription's name for people."""
         self._display = display
         #: whether a change is under way, or was broken off
         self.changing = False
@@ -30,7 +30,7 @@ class Whole:
         self.changing = False
 
     def error(self) -> LeaseLost:
-        """Return the error with which a member ends whose state is not whole."""
+        """Return the error with which a member ends whose change was broken off."""
         return LeaseLost(
             "The subscription was interrupted in the middle of a change, and cannot go on.",
             state="an exception, such as that of a signal handler, ended a call of it",

@@ -11,7 +11,7 @@ from kafkadur.runtime.dead_letters import LONGEST_REASON
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.columns import check_columns
 from kafkadur_spark.dispositions import Disposition, Said, decide
-from kafkadur_spark.stretches import Gathering
+from kafkadur_spark.gathering import Gathering
 
 _offsets = st.lists(st.integers(0, 60), max_size=40)
 
