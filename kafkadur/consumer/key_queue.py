@@ -256,6 +256,11 @@ class Keys:
         """Number of records that are due later."""
         return len(self._timed)
 
+    @property
+    def has_isolated(self) -> bool:
+        """Whether an isolated record may be dispatched now."""
+        return any(record.lease.isolated for record in self._free)
+
     def first(self, *, isolated: bool) -> Record | None:
         """The record that is dispatched next; `isolated`: an isolated one comes first."""
         if isolated:

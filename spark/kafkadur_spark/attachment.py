@@ -218,6 +218,10 @@ class Attachment:
         if self.lost is not None:
             raise self.lost
 
+    def confirm(self) -> None:
+        """Have Redis confirm that the driver is attached. Raises as `whereabouts`."""
+        self._patiently(lambda: self._again(lambda: self._claims.renew()))  # noqa: PLW0108 - as in `_renew`
+
     def at_end(self, end: Callable[[], None]) -> None:
         """Call `end` once, in its own thread, when the attachment is lost or closed; at once if it is."""
         with self._lock:

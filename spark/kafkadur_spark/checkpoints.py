@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 
 from kafkadur_sharing.errors import IllegalState
 
+#: The folder of one of several queries begins with it.
+_QUERY = "query."
 _GENERATION = re.compile(r"g(\d+)\.(\d+)\.json")
 
 
@@ -44,11 +46,19 @@ class Checkpoints:
         self._hadoop: Any = jvm.org.apache.hadoop.fs
         known = hashlib.sha256(subscription.encode()).hexdigest()[:8]
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", subscription)[:100]
-        self._folder = f"{root.rstrip('/')}/{name}-{known}"
+        self._all = self._folder = f"{root.rstrip('/')}/{name}-{known}"
         if query is not None:
-            self._folder += f"/query.{query}"
+            self._folder += f"/{_QUERY}{query}"
         path = self._hadoop.Path(self._folder)
         self._system: Any = path.getFileSystem(context.sessionState().newHadoopConf())
+
+    def queries(self) -> set[str]:
+        """Return the names of the queries that have a checkpoint in the folder of the subscription."""
+        path = self._hadoop.Path(self._all)
+        if not self._system.exists(path):
+            return set()
+        names = [str(status.getPath().getName()) for status in self._system.listStatus(path)]
+        return {name.removeprefix(_QUERY) for name in names if name.startswith(_QUERY)}
 
     def of(self, generation: int) -> str:
         """Return the folder of Spark's checkpoint of a generation."""

@@ -24,7 +24,7 @@ from kafkadur_sharing.ranges import Ranges, count, joined, without
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
-from kafkadur_spark.several_queries import Offsets, SeveralQueries, to_record
+from kafkadur_spark.several_queries import FAR, Offsets, SeveralQueries, to_record
 
 
 def hold(
@@ -71,7 +71,8 @@ def hold(
         on_change=validate_on_change(on_change),
         given=frozenset(given),
     )
-    names = [validate_name("name of a query", each) for each in queries]
+    given_names = [queries] if isinstance(queries, str) else queries
+    names = [validate_name("name of a query", each) for each in given_names]
     return Holder(connection.settings, request, connection_id=connection.id, queries=names, name=name)
 
 
@@ -96,6 +97,11 @@ def _is_done(said: Verdicts, settlement: SettlementState, now: int) -> bool:
         if item.due <= now
         for start, end in (*said.settled, *said.expired, *said.rolled_back)
     )
+
+
+def _open(settlement: SettlementState) -> list[tuple[int, int]]:
+    """Return the offsets that are not settled."""
+    return joined([*((item.start, item.end) for item in settlement.waiting), (settlement.next, FAR)])
 
 
 class Holder(Attachment):
@@ -135,6 +141,7 @@ class Holder(Attachment):
         `record` writes a record for the next start of the query. Returns how many offsets were settled by all
         queries. Raises as `settle` does, and then all can be repeated.
         """
+        self.confirm()  # before the record is replaced: another driver may have written it
         self._several.add(query, {p: joined(said.settled) for p, said in verdicts.items()})
         record(to_record(self.definition, self._several.of(query)))
         by_all = self._several.by_all()
@@ -144,7 +151,9 @@ class Holder(Attachment):
             if (said := verdicts.get(p, Verdicts()))._replace(settled=by_all.get(p, ())).end
         }
         settled = self.settle(given) if given else 0
-        self._several.forget(by_all)
+        if by_all:  # a message that is delayed is not settled yet: a later call settles it
+            open_now = {p: _open(state) for p, state in self.whereabouts().settlements.items()}
+            self._several.forget({p: without(some, open_now[p]) for p, some in by_all.items()})
         return settled
 
     def settle(self, verdicts: Mapping[int, Verdicts]) -> int:

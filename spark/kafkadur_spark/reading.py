@@ -36,7 +36,7 @@ from kafkadur_spark.settlement_server import SettlementServer
 from kafkadur_spark.several_queries import FAR, Offsets, from_record
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
 from kafkadur_spark.source import checked, leave_out, loaded
-from kafkadur_spark.waking import Waker, WakingTopic, waking_topic
+from kafkadur_spark.waking import Waker, WakingTopic
 
 _log = logging.getLogger("kafkadur.spark")
 
@@ -93,14 +93,18 @@ def read_stream(
     _check_query(holder, query)
     chosen = checked(options or {}, holder.display)
     checkpoints = Checkpoints(spark, checkpoint_root, holder.definition.key.group, query)
+    _check_left(checkpoints, holder)
     settle = _settling(holder, query, checkpoints)
     last = _last(checkpoints, holder)
     if last is not None and acking == last.generation.acking == "progress" and _is_of(last, holder):
         settle(_settled(last.read_of(_there(last.since(None, last.last("commits") or {}), holder))))
     where = _without_lost(holder)
-    standing = _standing(holder, where.settlements, holder.settled_by(query))
+    position: Mapping[int, int] | None = None
+    if query is not None:  # another query may have rolled back what this one has not read yet
+        position = {} if last is None else dict(last.generation.starts) | (last.last("commits") or {})
+    standing = _standing(holder, where.settlements, holder.settled_by(query), position)
     generation = _generation(last, standing, on_ahead, acking)
-    waking = WakingTopic(holder.settings.kafka, holder.definition.key)
+    waking = WakingTopic(holder.settings.kafka, holder.definition.key, query)
     if wake and not generation.wakes:
         generation = replace(generation, wakes=True, revision=generation.revision + 1)
     if generation.wakes:
@@ -112,7 +116,7 @@ def read_stream(
     position = dict(generation.starts) | (committed or {})
     if any(position.get(p, 0) < first for p, first in where.earliest.items()):
         chosen.setdefault("failOnDataLoss", "false")  # the lost messages are already counted
-    frame = _frame(spark, holder, generation, committed or {}, chosen)
+    frame = _frame(spark, holder, generation, committed or {}, chosen, waking=waking.name)
     reading = Reading(holder, batches, frame, settle=settle, query=query, acking=acking, committed=committed)
     if wake:
         reading.wake_with(waking)
@@ -129,6 +133,19 @@ def _check_query(holder: Holder, query: str | None) -> None:
         owner=f"subscription {holder.display}",
         remedy="name all queries that have to settle a message: hold(..., queries=[...])",
     )
+
+
+def _check_left(checkpoints: Checkpoints, holder: Holder) -> None:
+    """Refuse to settle messages without a query that was one of several before."""
+    left = sorted(checkpoints.queries() - {*holder.queries})
+    if left:
+        raise IllegalState(
+            "Another query has a checkpoint here, and messages would be settled without it.",
+            state=f"query {', '.join(left)}",
+            owner=f"subscription {holder.display}",
+            remedy="name it in hold(..., queries=[...]), or delete its folder query.<name> if it is not "
+            "started any more",
+        )
 
 
 def _settling(holder: Holder, query: str | None, checkpoints: Checkpoints) -> Settle:
@@ -417,14 +434,26 @@ def _there(stretches: Stretches, holder: Holder) -> Stretches:
     return {p: (start, end) for p, (start, end) in cut.items() if start < end}
 
 
-def _standing(holder: Holder, settlements: Mapping[int, SettlementState], settled: Offsets) -> Standing:
-    """Return the state for a query, which does not read again the offsets in `settled`."""
+def _standing(
+    holder: Holder,
+    settlements: Mapping[int, SettlementState],
+    settled: Offsets,
+    position: Mapping[int, int] | None,
+) -> Standing:
+    """Return the state for a query, which does not read again the offsets in `settled`.
+
+    Delayed messages are left out, from `position` on only if that is None.
+    """
     held = holder.definition
     now = round(time.time() * 1000) - _CLOCKS_MS
     floors: dict[int, int] = {}
     holes: dict[int, list[tuple[int, int]]] = {}
     for partition, settlement in settlements.items():
-        ready = [(item.start, item.end) for item in settlement.waiting if item.due <= now]
+        unread = FAR if position is None else position.get(partition, 0)
+        ready = [
+            (item.start if item.due <= now else max(item.start, unread), item.end)
+            for item in settlement.waiting
+        ]
         to_read = without(joined([*ready, (settlement.next, FAR)]), settled.get(partition, ()))
         floors[partition] = to_read[0][0]
         holes[partition] = without([(floors[partition], to_read[-1][0])], to_read)
@@ -464,12 +493,14 @@ def _frame(
     generation: Generation,
     committed: Mapping[int, int],
     options: Mapping[str, str],
+    *,
+    waking: str,
 ) -> DataFrame:
     topic = holder.definition.topic
     starts = {topic.name: {str(p): generation.starts.get(p, 0) for p in range(topic.partitions)}}
     topics = [topic.name]
     if generation.wakes:
-        topics.append(waking_topic(holder.definition.key))
+        topics.append(waking)
         starts[topics[-1]] = {"0": _LATEST}
     reader = spark.readStream.format("kafka").option("subscribe", ",".join(topics))
     reader = reader.option("startingOffsets", json.dumps(starts))

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkadur.admin.topics import TopicAdmin
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.client_settings import for_own_messages
-from kafkadur_sharing.errors import KafkadurError, LeaseLost
+from kafkadur_sharing.errors import LeaseLost
 from kafkadur_sharing.keys import SubscriptionKey, digest
 from kafkadur_sharing.names import WAKING_PREFIX
 from kafkadur_spark.redelivering import Due
@@ -34,18 +34,19 @@ _WRITTEN_S: Final = 10.0
 _CONFIG: Final = {"cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
-def waking_topic(key: SubscriptionKey) -> str:
-    """Return the name of the topic that wakes the queries on a subscription."""
-    return f"{WAKING_PREFIX}{digest([key.namespace])}.{key.tag}"
+def waking_topic(key: SubscriptionKey, query: str | None) -> str:
+    """Return the name of the topic that wakes the query on a subscription, or one of several."""
+    whose = key.tag if query is None else digest([key.tag, query])
+    return f"{WAKING_PREFIX}{digest([key.namespace])}.{whose}"
 
 
 class WakingTopic:
-    """The topic that wakes the queries on one subscription. Any thread may use it."""
+    """The topic that wakes one query. Any thread may use it."""
 
-    def __init__(self, kafka: Mapping[str, Any], key: SubscriptionKey) -> None:
+    def __init__(self, kafka: Mapping[str, Any], key: SubscriptionKey, query: str | None) -> None:
         """`kafka` is confluent-kafka configuration; each call has a connection of its own."""
         self._kafka = for_own_messages(kafka)
-        self.name = waking_topic(key)
+        self.name = waking_topic(key, query)
 
     def ensure(self) -> None:
         """Create the topic, if it does not exist. Raises as `TopicAdmin.ensure`."""
@@ -56,12 +57,19 @@ class WakingTopic:
             admin.close()
 
     def write(self) -> None:
-        """Write a record. Raises `KafkaException`; one that Kafka does not take in time is only logged."""
+        """Write a record; raises `KafkaException` if Kafka refuses it or does not take it in time."""
         settings = {**self._kafka, "message.timeout.ms": round(_WRITTEN_S * 1000)}
         producer = Producer(settings, logger=client_log)
-        producer.produce(self.name, key=b"wake", value=b"")
-        if producer.flush(_WRITTEN_S):
-            _log.info("Kafka does not take the record that wakes a query, in %s", self.name)
+        refused: list[KafkaError] = []
+
+        def note(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                refused.append(error)
+
+        producer.produce(self.name, key=b"wake", value=b"", on_delivery=note)
+        producer.flush(2 * _WRITTEN_S)
+        if refused:
+            raise KafkaException(refused[0])
 
 
 class Waker:
@@ -104,17 +112,19 @@ def keep_awake(
         try:
             if not is_active():
                 return
+        except Exception as error:  # noqa: BLE001 - Spark has ended
+            _log.info("a query is not woken any more: %s", error)
+            return
+        try:
             found = due()
             if found:
                 write()
         except LeaseLost:
             return
-        except (KafkadurError, KafkaException) as error:
-            _log.info("a query is not woken: %s", error)
+        except Exception as error:  # noqa: BLE001 - servers and file systems, which may answer again
+            _log.warning("a query is not woken: %s", error)
+            pause = min(2 * pause, _MOST_S)
             continue
-        except Exception as error:  # noqa: BLE001 - Spark has ended
-            _log.info("a query is not woken any more: %s", error)
-            return
         if found is not None:
             pause = min(2 * pause, _MOST_S) if found and found == before else _EVERY_S
             before = found

@@ -65,6 +65,13 @@ class KeyDispatcher(Dispatcher):
             return None
         return None if self._is_cold(record.lease, record.offset) else record
 
+    def _isolated_is_pending(self) -> bool:
+        """As of each member; one that waits for an earlier record of its key holds nothing up."""
+        if not self._leases.isolated:
+            return False
+        in_flight = any(chunk.lease.isolated and chunk.in_flight() for chunk in self._in_flight)
+        return in_flight or self._policy.keys.has_isolated
+
     def _chunk(self, records: list[Record]) -> Chunk:
         """Return a chunk of records that are dispatched now."""
         messages, offsets = [each.message for each in records], [each.offset for each in records]

@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import kafkadur_spark
+from kafkadur_sharing.errors import LeaseLost
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_spark.generations import OnAhead
 from kafkadur_spark.redelivering import Due
@@ -279,3 +280,23 @@ def test_what_is_rolled_back_each_time_wakes_a_query_ever_less_often() -> None:
     )
     assert waits == [1, 1, 2, 2, 4, 1, 1]
     assert written == [1, 2, 4, 5]
+
+
+def test_an_error_of_a_server_does_not_end_the_waking() -> None:
+    waits: list[float] = []
+    calls: list[str] = []
+
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            waits.append(timeout)
+            return False
+
+    def due() -> Due:
+        calls.append("due")
+        if len(calls) < 3:
+            raise OSError("the file system does not answer")
+        raise LeaseLost
+
+    keep_awake(lambda: True, due=due, write=lambda: None, ended=Ended())
+    assert (len(calls), waits) == (3, [1, 2, 4])

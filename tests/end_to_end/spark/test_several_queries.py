@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
-from kafkadur_sharing.errors import IllegalState, InvalidName
+from kafkadur_sharing.errors import IllegalState, InvalidName, LeaseLost
+from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_spark.generations import Acking
 from tests.end_to_end.spark.helpers import At, Lab, in_partition, records
 from tests.integration.cli.conftest import Run
@@ -28,10 +30,14 @@ def lab(place: Place, spark: SparkSession, tmp_path: Path) -> Lab:
 
 
 @contextmanager
-def hold(lab: Lab, topic: str, *queries: str) -> Generator[kafkadur_spark.Holder]:
+def hold(
+    lab: Lab, topic: str, *queries: str, redelivery: Redelivery | None = None
+) -> Generator[kafkadur_spark.Holder]:
     with (
         lab.place.connect_sync() as connection,
-        kafkadur_spark.hold(connection, topic, durable="d", start="earliest", queries=queries) as holder,
+        kafkadur_spark.hold(
+            connection, topic, durable="d", start="earliest", queries=queries, redelivery=redelivery
+        ) as holder,
     ):
         yield holder
 
@@ -130,6 +136,40 @@ def test_people_see_the_progress_of_each(lab: Lab, run: Run) -> None:
 
 def settle(reading: kafkadur_spark.Reading, _frame: DataFrame, batch: int) -> None:
     reading.ack_batch(batch)
+
+
+def test_a_message_that_another_query_rolled_back_with_a_delay_is_read_all_the_same(lab: Lab) -> None:
+    topic = lab.place.topic(range(15))
+    policy = Redelivery(backoff=timedelta(hours=1), max_backoff=timedelta(hours=1))
+    with hold(lab, topic, "totals", "archive", redelivery=policy) as holder:
+        totals = read(lab, holder, "totals")
+        assert go(totals, rolled_back=in_partition(0, 12)) == in_partition(0, *range(15))
+        archive = read(lab, holder, "archive")
+        assert go(archive) == in_partition(0, *range(15))
+        assert [(w.start, w.end) for w in holder.whereabouts().settlements[0].waiting] == [(12, 13)]
+
+
+def test_a_query_that_is_not_named_any_more_is_not_left_out(lab: Lab) -> None:
+    topic = lab.place.topic(range(5))
+    with hold(lab, topic, "totals", "archive") as holder:
+        assert go(read(lab, holder, "totals")) == in_partition(0, *range(5))
+        read(lab, holder, "archive")
+    with hold(lab, topic, "totals") as holder, pytest.raises(IllegalState, match="settled without it"):
+        read(lab, holder, "totals")
+    with hold(lab, topic) as holder, pytest.raises(IllegalState, match=r"query archive, totals"):
+        kafkadur_spark.read_stream(lab.spark, holder, str(lab.root))
+
+
+def test_a_driver_that_has_lost_the_subscription_writes_no_record(lab: Lab) -> None:
+    topic = lab.place.topic(range(5))
+    with hold(lab, topic, "totals", "archive") as holder:
+        totals = read(lab, holder, "totals")
+        go(totals)
+        (record,) = lab.root.glob("*/query.totals/settled/*.json")
+        holder._ask(lambda: holder._lose("it is lost"))  # noqa: SLF001 - as after its session has ended
+        with pytest.raises(LeaseLost):
+            totals.ack_batch(0)
+        assert list(lab.root.glob("*/query.totals/settled/*.json")) == [record]
 
 
 @pytest.mark.parametrize("query", [None, "other"])

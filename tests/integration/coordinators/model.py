@@ -511,7 +511,8 @@ class Model:
         exceptions = [mark for mark in self.places[p].ready.values() if mark != FRESH]
         granted = sum(len(x.open) for x in here if x.token in grown and not x.lane)
         full = (granted >= span and not self.keyed) or len(mine) >= MOST_LEASES
-        assert not any(_is_due(x, now) for x in here) or any(x.suspects for x in mine), "nothing was armed"
+        first = min((x for x in here if x.unarmed and x.open), key=lambda x: x.start, default=None)
+        assert first is None or not _is_due(first, now) or any(x.suspects for x in mine), "none was armed"
         if self._has_due(p, now) or (self.keyed and exceptions):
             suspects = not self.keyed and any(x.suspects for x in mine)
             assert full or suspects, "an exception was not granted"
@@ -546,8 +547,10 @@ class Model:
         mine = [x for t, x in self.leases.items() if x.member == caller and t not in self.orphans]
         assert not any(x.suspects for x in mine), "two leases of suspects"
         assert not any(
-            x.start < lease.start and x.partition == lease.partition and _is_due(x, now) for x in mine
+            x.unarmed and x.open and x.start < lease.start and x.partition == lease.partition for x in mine
         ), "a later one was armed first"
+        ready = self.places[lease.partition].ready
+        assert not any(mark.suspect and offset < lease.start for offset, mark in ready.items())
         lease.unarmed, lease.suspects = False, True
         assert all(mark.due <= now for mark in lease.open.values()), "armed before it was due"
 
@@ -667,6 +670,9 @@ class Model:
         assert not view.unarmed or (self.keyed and first.suspect)
         assert view.unarmed or not (self.keyed and first.suspect and first.due > now), "armed too early"
         lease.unarmed = view.unarmed
+        here = [x for x in self.leases.values() if x.partition == lease.partition]
+        lower = any(x.unarmed and x.open and x.start < lease.start for x in here)
+        assert not (self.keyed and lease.suspects and lower), "a later one was armed first"
         due = first.due if first.due > now else 0
         lease.due = 0 if view.unarmed else due
         assert len(held) <= self.policy.together(first), "too many suspects share a lease"
@@ -711,8 +717,8 @@ class Model:
 
 
 def _is_due(lease: Held, now: int) -> bool:
-    """Whether a lease could be armed."""
-    return lease.unarmed and all(mark.due <= now for mark in lease.open.values())
+    """Whether all offsets of a lease are due."""
+    return all(mark.due <= now for mark in lease.open.values())
 
 
 def _ones(first: int, blob: bytes) -> list[int]:

@@ -474,7 +474,9 @@ class Life(RuleBasedStateMachine):
             assert (state.standing is Standing.STANDBY) == (not each or place.keeper != member.id)
             view = self.world.partition(state.partition)
             unarmed = {token for token, x in mine.items() if x.unarmed}
-            waiting = [run.due for run in view.exceptions if run.token == 0 or run.token in unarmed]
+            waiting = [run.due for run in view.exceptions if run.token == 0]
+            # they are armed in order
+            waiting += [run.due for run in view.exceptions if run.token in unarmed][:1]
             if self.model.policy.strict and not self.model.keyed:
                 waiting = waiting[:1]  # the others come after it
             if waiting:

@@ -500,23 +500,50 @@ def test_a_suspect_that_was_not_to_be_dispatched_yet_counts_no_attempt(make: Mak
     ]
 
 
-def test_suspects_are_armed_when_they_are_due(make: Make) -> None:
-    world = make("key-ordered", policy=(2, 5_000, 5_000, 0, 1))
+def test_suspects_are_armed_in_order_when_they_are_due(make: Make) -> None:
+    """A later one may have the key of an earlier one, which its keeper would wait for."""
+    world = make("key-ordered", policy=(3, 4_000, 4_000, 0, 1))
     member = world.attach()
-    member.say(report(readable_end=2), span=2)
+    member.say(report(readable_end=4), span=4)
     member = die(member)
-    reply = member.say(report(), span=2)
-    assert [(g.start, g.due_ms) for g in reply.grants] == [(0, -1), (1, -1), (2, 0)]
-    dues = [run.due - world.clock.now for run in world.partition().runs]
-    assert (reply.armed, reply.partitions[0].due_ms) == (0, min(dues))
-    world.clock.advance(min(dues))
-    reply = member.say(report(), span=2)
-    early, late = (grant for _, grant in sorted(zip(dues, list(member.grants.values())[:2], strict=True)))
-    assert (reply.armed, reply.partitions[0].due_ms) == (early.token, max(dues) - min(dues))
-    world.clock.advance(max(dues))
-    verdict = settled(early.token, early.start, early.horizon)
-    reply = member.say(report(settled=[verdict], done=[early.token]), span=2)
-    assert (reply.armed, reply.partitions[0].due_ms) == (late.token, -1)
+    reply = member.say(report(), span=4)
+    assert {g.due_ms for g in reply.grants if g.kind == "runs"} == {-1}
+    assert (reply.armed, reply.partitions[0].due_ms > 0) == (0, True)
+    world.clock.advance(4_000)
+    reply = member.say(report(), span=4)
+    assert member.grants[reply.armed].start == 0
+    member = die(member)  # the armed one is delayed again, the others are due
+    reply = member.say(report(), span=4)
+    assert (reply.armed, reply.partitions[0].due_ms > 0) == (0, True)
+    world.clock.advance(reply.partitions[0].due_ms)
+    reply = member.say(report(), span=4)
+    assert member.grants[reply.armed].start == 0
+
+
+def test_a_keeper_holds_a_bounded_number_of_suspects_and_always_one_of_each_lane(make: Make) -> None:
+    world = make("key-ordered", partitions=2, policy=(2, 0, 0, 0, 1))
+    member = world.attach()
+    member.say(report(0, readable_end=300), report(1, readable_end=3), span=300)
+    member = die(member)
+    reply = member.say(report(0), report(1), span=300)
+    held = [(g.partition, g.start) for g in reply.grants]
+    assert held[-1] == (1, 0)
+    assert held[:-1] == [(0, n) for n in range(len(held) - 1)]
+    assert 100 <= len(held) <= 103
+    assert not any(g.kind == "lane" for g in reply.grants)
+    token = reply.armed
+    assert member.grants[token].start == 0
+    # one that was rolled back is granted beside them
+    reply = member.say(report(0, returned=[rolled_back(token, 0, 1)], done=[token]), span=300)
+    assert [(g.start, g.attempts) for g in reply.grants] == [(0, 2)]
+    assert member.grants[reply.armed].start == 1
+    kinds: list[str] = []
+    for n in range(1, 300):
+        verdict = settled(reply.armed, n, n + 1)
+        reply = member.say(report(0, settled=[verdict], done=[reply.armed]), span=300)
+        assert n == 299 or member.grants[reply.armed][1:3] == (0, n + 1)
+        kinds += [grant.kind for grant in reply.grants]
+    assert kinds.count("lane") == 1
 
 
 def test_what_was_not_due_when_its_keeper_died_counts_no_attempt(make: Make) -> None:

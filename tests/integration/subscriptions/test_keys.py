@@ -485,6 +485,34 @@ def test_suspects_that_wait_for_another_one_hold_up_their_own_keys_only(
     assert all(seen.index(n) < seen.index(10 + n) for n in waiting)
 
 
+def test_a_last_attempt_behind_another_message_of_its_key_holds_up_no_other_key(
+    place: Place, start_worker: Callable[..., Worker]
+) -> None:
+    topic = place.make_topic(1)
+    publish(place, topic, [("a", 1), ("a", 2)])
+    worker = start_worker(topic, durable="d", type="key-ordered", start="earliest", max_attempts=2)
+    assert worker.receive(1) == [(1, 1)]
+    worker.kill()
+    with (
+        place.connect_sync() as connection,
+        connection.subscribe(topic, durable="d", type="key-ordered") as subscription,
+    ):
+        first = subscription.receive(timeout=LIMIT_S)
+        assert first is not None
+        assert first.value == b"1"
+        publish(place, topic, [("a", 3), *((f"k{n}", n) for n in range(10, 20))])
+        assert subscription.receive(timeout=0.2) is None, "its last attempt is alone"
+        first.release()  # it is no suspect any more, and comes again behind the others
+        seen: list[int] = []
+        while len(seen) < 13:
+            delivery = subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            seen.append(int(delivery.value or b""))
+            delivery.ack()
+    assert sorted(seen) == [1, 2, 3, *range(10, 20)]
+    assert [n for n in seen if n < 10] == [1, 2, 3]
+
+
 async def test_redelivery_policy_and_time_limit_keep_the_order(place: Place) -> None:
     topic = place.make_topic(1)
     publish(place, topic, [("a", 1), ("a", 2), ("b", 3)])

@@ -22,13 +22,14 @@ local function keeper_to_be(ctx, pt)
 end
 
 --- Exceptions without a lease, from the lowest on, due or not: their keeper waits for them, and keeps back what
---- has the same key. Equal in marks and due time. As ready_stretch.
-local function keyed_stretch(ctx, pt, limit)
+--- has the same key. Equal in marks and due time. As ready_stretch. from: no such exception ends before it.
+local function keyed_stretch(ctx, pt, limit, from)
   local first, stop, marks, due
-  look_at_runs(pt, 0, function(s, e, m, d, token)
+  look_at_runs(pt, from, function(s, e, m, d, token)
     if token ~= 0 then
       return nil
     end
+    s = math.max(s, from)
     d = d <= ctx.now and 0 or d
     if first and (m ~= marks or d ~= due or s - stop > STRETCH_GAP) then
       return true
@@ -62,25 +63,26 @@ local function give_up_lane(ctx, pt, me)
   pt.keeper = ''
 end
 
---- The leases of suspects on a lane that its keeper may not dispatch yet: the first one whose offsets are due, and when the
---- first of them are; nil if there is none.
+--- The first lease of suspects on a lane that its keeper may not dispatch yet, and when its offsets are due; nil if there is none.
 function unarmed.first(ctx, pt, m)
-  local found, least
-  look_at_runs(pt, 0, function(_, _, marks, due, token)
+  local found, due
+  look_at_runs(pt, 0, function(_, _, marks, d, token)
     local l = token ~= 0 and is_suspect(marks) and load_lease(ctx, token)
     if l and l.due == unarmed.DUE and l.member == m.id then
-      found = found or due <= ctx.now and l
-      least = math.min(least or due, due)
+      found, due = l, d
+      return true
     end
+    return nil
   end)
-  return found, least
+  return found, due
 end
 
---- A keeper has one lease of suspects to dispatch at a time, of all its lanes. It holds the others, too, so that it knows
---- their keys, and dispatches records of other keys meanwhile.
-function unarmed.arm_next(ctx, pt, m)
-  local l = unarmed.first(ctx, pt, m)
-  if l then
+--- A keeper has one lease of suspects to dispatch at a time, of all its lanes. It holds others, too, so that it knows their keys,
+--- and dispatches records of other keys meanwhile. They are armed in the order of offsets: a later one may have the same key as
+--- an earlier one. before: an offset that is not granted yet, or nil.
+function unarmed.arm_next(ctx, pt, m, before)
+  local l, due = unarmed.first(ctx, pt, m)
+  if l and due <= ctx.now and (not before or l.s < before) then
     l.due = 0
     save_lease(ctx, l)
     m.suspect = l.token
@@ -103,20 +105,26 @@ local function serve_keyed(ctx, pt, position, span)
     return
   end
   local come = pt.xd >= 0 -- exceptions that are to be granted or armed
-  if come and to.suspect == 0 then
-    unarmed.arm_next(ctx, pt, to)
+  local most, has_unarmed = MAX_LEASES + ctx.partitions, come and unarmed.first(ctx, pt, to)
+  local s, e, marks, due = keyed_stretch(ctx, pt, span, 0)
+  while s and #to.tokens < most do
+    local later = is_suspect(marks)
+    if later and has_unarmed and #to.tokens >= unarmed.MOST + ctx.partitions then
+      break
+    end
+    grant_runs(ctx, pt, to, s, e, marks, due, later)
+    has_unarmed = has_unarmed or later
+    s, e, marks, due = keyed_stretch(ctx, pt, span, e)
   end
-  local s, e, marks, due = keyed_stretch(ctx, pt, span)
-  while s and #to.tokens < MAX_LEASES + ctx.partitions do
-    grant_runs(ctx, pt, to, s, e, marks, due, is_suspect(marks) and (to.suspect ~= 0 or due > ctx.now))
-    s, e, marks, due = keyed_stretch(ctx, pt, span)
+  if come and to.suspect == 0 then
+    unarmed.arm_next(ctx, pt, to, s)
   end
   if s then -- an earlier offset is not granted yet
     return
   end
   if come then -- its keeper comes for the next one that is to be armed, and for no other exception
-    local _, least = unarmed.first(ctx, pt, to)
-    pt.xd = least or -1
+    local _, next_due = unarmed.first(ctx, pt, to)
+    pt.xd = next_due or -1
   end
   if pt.lane == 0 then
     local l = grant(ctx, pt, to, pt.next, pt.next + span, 0, 'lane')

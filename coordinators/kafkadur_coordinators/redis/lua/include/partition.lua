@@ -234,7 +234,8 @@ local function grant(ctx, pt, m, s, e, marks, kind)
 end
 
 --- Leases of suspects that their keeper may not dispatch yet: another one comes before (key-ordered). Their due time is DUE.
-local unarmed = { DUE = 2 ^ 52 }
+--- A member with MOST leases beside its lanes gets one of them on each lane.
+local unarmed = { DUE = 2 ^ 52, MOST = 100 }
 
 --- Grants a stretch of exceptions [s, e) with these marks and returns the lease. due: of a key-ordered subscription, when all
 --- of them are due (0: now); they keep their due times. Else those are taken that are due now. later: nothing of them is
