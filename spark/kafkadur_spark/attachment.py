@@ -36,7 +36,7 @@ from kafkadur.settings import Settings
 from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators.claims import Claims
 from kafkadur_coordinators.holder_progress import HolderProgress
-from kafkadur_coordinators.interface import MAX_PARTITIONS, MemberKind
+from kafkadur_coordinators.interface import MAX_PARTITIONS, MemberKind, PartitionView
 from kafkadur_coordinators.journal.origins import state_of
 from kafkadur_coordinators.lifecycle import Membership, Subscription
 from kafkadur_coordinators.redis import presence as presences
@@ -217,6 +217,13 @@ class Attachment:
         """Raise `LeaseLost` if the attachment is lost."""
         if self.lost is not None:
             raise self.lost
+
+    def truncated(self) -> dict[int, int]:
+        """Return how many offsets Kafka has lost with the end of each partition. Raises as `whereabouts`."""
+        partitions = range(self.definition.topic.partitions)
+        return self._patiently(
+            lambda: self._again(lambda: {view.partition: view.truncated for view in self._views(partitions)})
+        )
 
     def confirm(self) -> None:
         """Have Redis confirm that the driver is attached. Raises as `whereabouts`."""
@@ -434,14 +441,16 @@ class Attachment:
             raise self._lose("the subscription was moved")
 
     def _settlements(self, partitions: Sequence[int]) -> dict[int, SettlementState]:
+        return {view.partition: settlement_of(view) for view in self._views(partitions)}
+
+    def _views(self, partitions: Sequence[int]) -> list[PartitionView]:
         held = self.definition
         state = state_of(held.topic.id, held.definition.lanes)
-        settlements: dict[int, SettlementState] = {}
+        views: list[PartitionView] = []
         for first in range(0, len(partitions), MAX_PARTITIONS):
             group = partitions[first : first + MAX_PARTITIONS]
-            views = self._coordinator.inspect(held.address, held.id, state, group).partitions
-            settlements |= {view.partition: settlement_of(view) for view in views}
-        return settlements
+            views += self._coordinator.inspect(held.address, held.id, state, group).partitions
+        return views
 
     def _renew(self) -> bool:
         """Renew the session; return whether Redis answered."""

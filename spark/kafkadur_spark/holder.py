@@ -24,7 +24,7 @@ from kafkadur_sharing.ranges import Ranges, count, joined, without
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
-from kafkadur_spark.several_queries import FAR, Offsets, SeveralQueries, to_record
+from kafkadur_spark.several_queries import FAR, Offsets, SeveralQueries
 
 
 def hold(
@@ -134,16 +134,16 @@ class Holder(Attachment):
         return {} if query is None else self._several.of(query)
 
     def settle_for(
-        self, query: str, verdicts: Mapping[int, Verdicts], *, record: Callable[[str], None]
+        self, query: str, verdicts: Mapping[int, Verdicts], *, record: Callable[[Offsets], None]
     ) -> int:
         """Part of `Reading`: give the verdicts of one of several queries.
 
-        `record` writes a record for the next start of the query. Returns how many offsets were settled by all
-        queries. Raises as `settle` does, and then all can be repeated.
+        `record` records what the query has settled, for its next start. Returns how many offsets were settled
+        by all queries. Raises as `settle` does, and then all can be repeated.
         """
         self.confirm()  # before the record is replaced: another driver may have written it
         self._several.add(query, {p: joined(said.settled) for p, said in verdicts.items()})
-        record(to_record(self.definition, self._several.of(query)))
+        record(self._several.of(query))
         by_all = self._several.by_all()
         given = {
             p: Verdicts(by_all.get(p, ()), said.rolled_back, said.expired)

@@ -33,7 +33,7 @@ from kafkadur_spark.holder import Holder
 from kafkadur_spark.query_progress import QueryListener, progress_of
 from kafkadur_spark.redelivering import Redelivering
 from kafkadur_spark.settlement_server import SettlementServer
-from kafkadur_spark.several_queries import FAR, Offsets, from_record
+from kafkadur_spark.several_queries import FAR, Offsets, from_record, to_record
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
 from kafkadur_spark.source import checked, leave_out, loaded
 from kafkadur_spark.waking import Waker, WakingTopic
@@ -153,10 +153,14 @@ def _settling(holder: Holder, query: str | None, checkpoints: Checkpoints) -> Se
     if query is None:
         return holder.settle
     floors = {p: settlement.floor for p, settlement in holder.whereabouts().settlements.items()}
-    holder.begin_query(query, from_record(checkpoints.settled(), holder.definition, floors))
+    truncated = holder.truncated()
+    holder.begin_query(query, from_record(checkpoints.settled(), holder.definition, floors, truncated))
 
     def settle(verdicts: Mapping[int, Verdicts]) -> int:
-        return holder.settle_for(query, verdicts, record=checkpoints.write_settled)
+        def record(settled: Offsets) -> None:
+            checkpoints.write_settled(to_record(holder.definition, settled, truncated))
+
+        return holder.settle_for(query, verdicts, record=record)
 
     settle({})  # what all have settled, if this is the last one to begin
     return settle

@@ -71,21 +71,28 @@ class SeveralQueries:
                     mine[partition] = without(mine.get(partition, ()), some)
 
 
-def to_record(held: Subscription, settled: Offsets) -> str:
-    """Return the record of what a query has settled, for this life of the subscription."""
+def to_record(held: Subscription, settled: Offsets, truncated: Mapping[int, int]) -> str:
+    """Return the record of what a query has settled, for this life of the subscription.
+
+    `truncated` are the numbers of offsets that Kafka has lost with the ends of partitions so far.
+    """
     return json.dumps(
         {
             "subscription": held.id,
             "epoch": held.epoch,
             "topic": held.topic.id,
+            "truncated": {str(p): lost for p, lost in sorted(truncated.items()) if lost},
             "settled": {str(p): [list(pair) for pair in some] for p, some in sorted(settled.items())},
         }
     )
 
 
-def from_record(text: str | None, held: Subscription, floors: Mapping[int, int]) -> dict[int, Ranges]:
+def from_record(
+    text: str | None, held: Subscription, floors: Mapping[int, int], truncated: Mapping[int, int]
+) -> dict[int, Ranges]:
     """Return what a query had settled from the floors on; nothing if it was in another life.
 
+    Where Kafka has lost the end of a partition meanwhile, other messages may be at these offsets: nothing.
     Raises `IllegalState` for a damaged record.
     """
     if text is None:
@@ -98,9 +105,11 @@ def from_record(text: str | None, held: Subscription, floors: Mapping[int, int])
             held.topic.id,
         ):
             return {}
+        before = {int(p): int(lost) for p, lost in content["truncated"].items()}
         return {
             int(p): within([(int(a), int(b)) for a, b in some], floors.get(int(p), 0), FAR)
             for p, some in content["settled"].items()
+            if before.get(int(p), 0) == truncated.get(int(p), 0)
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IllegalState(

@@ -57,15 +57,16 @@ def test_nothing_is_settled_before_all_have_begun() -> None:
 
 def test_a_record_is_that_of_one_life_of_the_subscription() -> None:
     settled = {0: [(3, 8), (10, 12)], 2: [(0, 1)]}
-    text = to_record(HELD, settled)
-    assert from_record(text, HELD, {}) == settled
-    assert from_record(text, HELD, {0: 5, 2: 1}) == {0: [(5, 8), (10, 12)], 2: []}
-    assert from_record(None, HELD, {}) == {}
+    text = to_record(HELD, settled, {0: 2, 1: 0})
+    assert from_record(text, HELD, {}, {0: 2}) == settled
+    assert from_record(text, HELD, {0: 5, 2: 1}, {0: 2}) == {0: [(5, 8), (10, 12)], 2: []}
+    assert from_record(text, HELD, {}, {0: 3}) == {2: [(0, 1)]}, "other messages may be there now"
+    assert from_record(None, HELD, {}, {}) == {}
     for other in ({"id": "s2"}, {"epoch": 4}, {"topic": SimpleNamespace(id="t2")}):
-        assert from_record(text, SimpleNamespace(**vars(HELD) | other), {}) == {}  # type: ignore[arg-type]
+        assert from_record(text, SimpleNamespace(**vars(HELD) | other), {}, {0: 2}) == {}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"subscription": "s1"}), "null"])
 def test_a_damaged_record_is_refused(text: str) -> None:
     with pytest.raises(IllegalState, match="cannot be read"):
-        from_record(text, HELD, {})
+        from_record(text, HELD, {}, {})
