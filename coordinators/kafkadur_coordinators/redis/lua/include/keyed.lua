@@ -63,7 +63,7 @@ local function give_up_lane(ctx, pt, me)
   pt.keeper = ''
 end
 
---- The first lease of suspects on a lane that its keeper may not dispatch yet, and when its offsets are due; nil if there is none.
+--- The first lease of suspects on a lane that its keeper may not dispatch yet, and when its offsets are due; nil: there is none.
 function unarmed.first(ctx, pt, m)
   local found, due
   look_at_runs(pt, 0, function(_, _, marks, d, token)
