@@ -116,14 +116,17 @@ local function serve_keyed(ctx, pt, position, span)
     has_unarmed = has_unarmed or later
     s, e, marks, due = keyed_stretch(ctx, pt, span, e)
   end
-  if come and to.suspect == 0 then
+  if has_unarmed and to.suspect == 0 then
     unarmed.arm_next(ctx, pt, to, s)
   end
   if s then -- an earlier offset is not granted yet
     return
   end
   if come then -- its keeper comes for the next one that is to be armed, and for no other exception
-    local _, next_due = unarmed.first(ctx, pt, to)
+    local _, next_due
+    if has_unarmed then
+      _, next_due = unarmed.first(ctx, pt, to)
+    end
     pt.xd = next_due or -1
   end
   if pt.lane == 0 then
