@@ -10,6 +10,7 @@ import confluent_kafka
 import pytest
 
 import kafkadur
+import kafkadur.sync
 from kafkadur import Redelivery
 from kafkadur.consumer import key_queue
 from kafkadur.consumer.key_queue import LOADED
@@ -446,6 +447,13 @@ def test_a_last_attempt_that_waits_holds_up_no_other_key(
         assert subscription.receive(timeout=0.2) is None, "what was in the hands of the dead waits, alone"
 
 
+def receive(subscription: kafkadur.sync.Subscription) -> tuple[int, kafkadur.sync.Delivery]:
+    """Return the next number and its delivery."""
+    delivery = subscription.receive(timeout=LIMIT_S)
+    assert delivery is not None
+    return int(delivery.value or b""), delivery
+
+
 def test_suspects_that_wait_for_another_one_hold_up_their_own_keys_only(
     place: Place, start_worker: Callable[..., Worker]
 ) -> None:
@@ -458,28 +466,25 @@ def test_suspects_that_wait_for_another_one_hold_up_their_own_keys_only(
         place.connect_sync() as connection,
         connection.subscribe(topic, durable="d", type="key-ordered") as subscription,
     ):
-        first = subscription.receive(timeout=LIMIT_S)
-        assert first is not None
+        n, first = receive(subscription)
         assert first.attempt == 2
-        waiting = set(range(1, 7)) - {int(first.value or b"")}
+        waiting = set(range(1, 7)) - {n}
         publish(
             place, topic, [*((f"k{n}", 10 + n) for n in waiting), *((f"new{n}", n) for n in range(20, 30))]
         )
         new: list[int] = []
         for _ in range(10):
-            other = subscription.receive(timeout=LIMIT_S)
-            assert other is not None, "keys without a suspect wait, too"
-            new.append(int(other.value or b""))
+            n, other = receive(subscription)
+            new.append(n)
             other.ack()
         assert sorted(new) == list(range(20, 30))
         assert subscription.receive(timeout=0.2) is None, "the other suspects and their keys wait"
         first.ack()
         seen: list[int] = []
         for _ in range(2 * len(waiting)):
-            again = subscription.receive(timeout=LIMIT_S)
-            assert again is not None
-            seen.append(int(again.value or b""))
-            assert again.attempt == (2 if seen[-1] < 10 else 1)
+            n, again = receive(subscription)
+            seen.append(n)
+            assert again.attempt == (2 if n < 10 else 1)
             again.ack()
     assert sorted(seen) == sorted([*waiting, *(10 + n for n in waiting)])
     assert all(seen.index(n) < seen.index(10 + n) for n in waiting)
@@ -497,17 +502,15 @@ def test_a_last_attempt_behind_another_message_of_its_key_holds_up_no_other_key(
         place.connect_sync() as connection,
         connection.subscribe(topic, durable="d", type="key-ordered") as subscription,
     ):
-        first = subscription.receive(timeout=LIMIT_S)
-        assert first is not None
-        assert first.value == b"1"
+        n, first = receive(subscription)
+        assert n == 1
         publish(place, topic, [("a", 3), *((f"k{n}", n) for n in range(10, 20))])
         assert subscription.receive(timeout=0.2) is None, "its last attempt is alone"
         first.release()  # it is no suspect any more, and comes again behind the others
         seen: list[int] = []
         while len(seen) < 13:
-            delivery = subscription.receive(timeout=LIMIT_S)
-            assert delivery is not None
-            seen.append(int(delivery.value or b""))
+            n, delivery = receive(subscription)
+            seen.append(n)
             delivery.ack()
     assert sorted(seen) == [1, 2, 3, *range(10, 20)]
     assert [n for n in seen if n < 10] == [1, 2, 3]
