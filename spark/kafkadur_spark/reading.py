@@ -45,7 +45,7 @@ _CLOCKS_MS: Final = 1_000
 #: The end of a partition, for Spark.
 _LATEST: Final = -1
 #: Gives verdicts, by partition; returns how many offsets were settled.
-Settle = Callable[[Mapping[int, Verdicts]], int]
+Give = Callable[[Mapping[int, Verdicts]], int]
 
 
 def read_stream(
@@ -99,10 +99,10 @@ def read_stream(
     if last is not None and acking == last.generation.acking == "progress" and _is_of(last, holder):
         settle(_settled(last.read_of(_there(last.since(None, last.last("commits") or {}), holder))))
     where = _without_lost(holder)
-    position: Mapping[int, int] | None = None
-    if query is not None:  # another query may have rolled back what this one has not read yet
-        position = {} if last is None else dict(last.generation.starts) | (last.last("commits") or {})
-    standing = _standing(holder, where.settlements, holder.settled_by(query), position)
+    unread_from: Mapping[int, int] | None = None
+    if query is not None:  # another query may have rolled back messages that this one has not read yet
+        unread_from = {} if last is None else dict(last.generation.starts) | (last.last("commits") or {})
+    standing = _standing(holder, where.settlements, holder.settled_by(query), unread_from)
     generation = _generation(last, standing, on_ahead, acking)
     waking = WakingTopic(holder.settings.kafka, holder.definition.key, query)
     if wake and not generation.wakes:
@@ -148,7 +148,7 @@ def _check_left(checkpoints: Checkpoints, holder: Holder) -> None:
         )
 
 
-def _settling(holder: Holder, query: str | None, checkpoints: Checkpoints) -> Settle:
+def _settling(holder: Holder, query: str | None, checkpoints: Checkpoints) -> Give:
     """Return the function that gives verdicts; begin the query if it is one of several."""
     if query is None:
         return holder.settle
@@ -192,7 +192,7 @@ class Reading:
         batches: Batches,
         frame: DataFrame,
         *,
-        settle: Settle,
+        settle: Give,
         query: str | None,
         acking: Acking,
         committed: Mapping[int, int] | None,
@@ -294,13 +294,14 @@ class Reading:
     ) -> int:
         """Settle all offsets of a batch, including those that a filter dropped; return their number.
 
-        A repeated call settles nothing twice. `rolled_back` are (partition, offset): these messages stay
-        unsettled, an attempt is counted, and they are redelivered in the next generation, or with a later
-        batch if `redelivering` is used. `rejected` are (partition, offset, reason), at most 10,000: these are
-        written to the dead-letter topic before they are settled. Raises `LeaseLost` if the subscription is
-        lost: its unsettled messages are redelivered; `CoordinatorUnavailable` or `StateLost` if Redis or
-        Kafka do not answer; and `IllegalState` for a batch of another query, for an offset that is not in the
-        batch, and if the reading settles by progress.
+        One of several queries settles them for itself, and the number is that of all queries. A repeated call
+        settles nothing twice. `rolled_back` are (partition, offset): these messages stay unsettled, an
+        attempt is counted, and they are redelivered in the next generation, or with a later batch if
+        `redelivering` is used. `rejected` are (partition, offset, reason), at most 10,000: these are written
+        to the dead-letter topic before they are settled. Raises `LeaseLost` if the subscription is lost: its
+        unsettled messages are redelivered; `CoordinatorUnavailable` or `StateLost` if Redis or Kafka do not
+        answer; and `IllegalState` for a batch of another query, for an offset that is not in the batch, and
+        if the reading settles by progress.
         """
         return self._settle(batch, exceptions(rolled_back, rejected), all_else=True)
 
@@ -442,18 +443,18 @@ def _standing(
     holder: Holder,
     settlements: Mapping[int, SettlementState],
     settled: Offsets,
-    position: Mapping[int, int] | None,
+    unread_from: Mapping[int, int] | None,
 ) -> Standing:
     """Return the state for a query, which does not read again the offsets in `settled`.
 
-    Delayed messages are left out, from `position` on only if that is None.
+    Delayed messages are left out; if `unread_from` is given, only those before these offsets.
     """
     held = holder.definition
     now = round(time.time() * 1000) - _CLOCKS_MS
     floors: dict[int, int] = {}
     holes: dict[int, list[tuple[int, int]]] = {}
     for partition, settlement in settlements.items():
-        unread = FAR if position is None else position.get(partition, 0)
+        unread = FAR if unread_from is None else unread_from.get(partition, 0)
         ready = [
             (item.start if item.due <= now else max(item.start, unread), item.end)
             for item in settlement.waiting

@@ -1,7 +1,8 @@
-"""Several queries on one holder: what each of them has settled. What all have settled is settled.
+"""Several queries on one holder: the offsets that each query has settled.
 
-What one query has settled before the others is recorded beside its checkpoint, so that after a restart it
-does not read these messages again, and the others still do.
+An offset is settled in Redis when all queries have settled it. Until then it is recorded beside the
+checkpoint of each query that has, so that after a restart this query does not read it again, and the others
+still do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FAR = 2**63 - 1
 
 
 class SeveralQueries:
-    """What each query of a holder has settled that not all of them have. Any thread may use it."""
+    """The offsets that some queries of a holder have settled and others have not. Any thread may use it."""
 
     def __init__(self, queries: Iterable[str]) -> None:
         """No query has begun; `queries` are all that have to settle a message."""

@@ -1,21 +1,25 @@
 """Several queries on one holder: each reads all messages; what all have settled is settled."""
 
+import threading
+import time
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
-from kafkadur_sharing.errors import IllegalState, InvalidName, LeaseLost
+from kafkadur_sharing.errors import IllegalState, InvalidName, LeaseLost, SubscriptionActive
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_spark.generations import Acking
-from tests.end_to_end.spark.helpers import At, Lab, in_partition, records
+from tests.end_to_end.spark.helpers import At, Lab, freeze, in_partition, records
 from tests.integration.cli.conftest import Run
-from tests.integration.subscriptions.helpers import Place, wait_until
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, wait_until
 
 # py4j leaves it to the garbage collector to close its sockets
 pytestmark = [
@@ -31,10 +35,10 @@ def lab(place: Place, spark: SparkSession, tmp_path: Path) -> Lab:
 
 @contextmanager
 def hold(
-    lab: Lab, topic: str, *queries: str, redelivery: Redelivery | None = None
+    lab: Lab, topic: str, *queries: str, redelivery: Redelivery | None = None, **settings: object
 ) -> Generator[kafkadur_spark.Holder]:
     with (
-        lab.place.connect_sync() as connection,
+        lab.place.connect_sync(**settings) as connection,
         kafkadur_spark.hold(
             connection, topic, durable="d", start="earliest", queries=queries, redelivery=redelivery
         ) as holder,
@@ -160,15 +164,45 @@ def test_a_query_that_is_not_named_any_more_is_not_left_out(lab: Lab) -> None:
         kafkadur_spark.read_stream(lab.spark, holder, str(lab.root))
 
 
-def test_a_driver_that_has_lost_the_subscription_writes_no_record(lab: Lab) -> None:
+def test_a_driver_that_dies_between_its_record_and_redis_settles_at_the_next_start(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = lab.place.topic(range(5))
     with hold(lab, topic, "totals", "archive") as holder:
-        totals = read(lab, holder, "totals")
+        totals, archive = read(lab, holder, "totals"), read(lab, holder, "archive")
+        go(totals)
+        monkeypatch.setattr(holder, "settle", lambda _: 1 // 0)  # the record of "archive" is written before
+        with pytest.raises(StreamingQueryException):
+            go(archive)
+        assert floor(holder) == 0
+    with hold(lab, topic, "totals", "archive") as holder:
+        read(lab, holder, "totals")
+        assert floor(holder) == 0
+        read(lab, holder, "archive")
+        assert floor(holder) == 5
+
+
+def test_a_driver_that_has_lost_the_subscription_writes_no_record(lab: Lab) -> None:
+    """It stood still for longer than its session, and does not know yet that another one has taken over."""
+    topic = lab.place.topic(range(5))
+    go_on = threading.Event()
+    with hold(lab, topic, "totals", "archive", session_timeout=1.0) as first, ThreadPoolExecutor(1) as pool:
+        totals = read(lab, first, "totals")
         go(totals)
         (record,) = lab.root.glob("*/query.totals/settled/*.json")
-        holder._ask(lambda: holder._lose("it is lost"))  # noqa: SLF001 - as after its session has ended
-        with pytest.raises(LeaseLost):
-            totals.ack_batch(0)
+        freeze(first, go_on)
+        until = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                with hold(lab, topic, "totals", "archive") as second:
+                    acked = pool.submit(totals.ack_batch, 0)
+                    go_on.set()
+                    with pytest.raises(LeaseLost):
+                        acked.result(LIMIT_S)
+                    assert floor(second) == 0
+                break
+            except SubscriptionActive:
+                assert time.monotonic() < until
         assert list(lab.root.glob("*/query.totals/settled/*.json")) == [record]
 
 
