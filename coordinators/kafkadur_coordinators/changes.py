@@ -47,7 +47,7 @@ from kafkadur_sharing.keys import SubscriptionKey
 
 #: How long a change or a rebuild may take before another process may finish it, ms.
 CHANGE_MS = 20_000
-#: Lanes that a key-ordered subscription has altogether, about, and of one partition at most.
+#: About how many lanes a key-ordered subscription has, and how many a partition of it has at most.
 _LANES, _LANES_OF_ONE = 64, 16
 
 
@@ -101,8 +101,8 @@ class Changes:
     ) -> None:
         """Put the definition in force into Redis.
 
-        `held`: ms for which only the process with this token can attach a member then. `settlements` are more
-        exact than the journal; another process that finishes this does not have them.
+        `held`: ms after the installation in which only the process with this token can attach a member.
+        `settlements` are more exact than the journal; another process that finishes this does not have them.
         """
         change = found.change
         address = self.address(key)
@@ -143,8 +143,9 @@ class Changes:
         """The call that installs a definition whose partitions are laid.
 
         `lanes`: of all partitions together; `quiet_ms`: how long nothing is granted; `anew`: also in place of
-        an older copy of the same subscription; `seen`: incarnation after which that is one; `unclaimed`: what
-        was leased in incarnations below cannot be claimed; `held` as in `install`.
+        an older copy of the same subscription; `seen`: a state in Redis with a lower incarnation is such an
+        old copy; `unclaimed`: leases of incarnations below this one cannot be claimed; `held` as in
+        `install`.
         """
         request = InstallRequest(
             id=found.id,
@@ -200,7 +201,7 @@ class Changes:
     ) -> None:
         """Write the state of partitions: all lanes of a partition get the same.
 
-        `aside`: of the state that is installed next, else of the one in force.
+        `aside`: write to the state that is installed next, not to the one in force.
         """
         by_lane = {
             p * lanes + lane: settlement for p, settlement in settlements.items() for lane in range(lanes)
@@ -226,7 +227,7 @@ class Changes:
     ) -> Iterator[Call]:
         """Yield the calls that write the state of lanes; `total`: the number of all lanes.
 
-        `aside`: of the state that is installed next, else of the one in force.
+        `aside`: write to the state that is installed next, not to the one in force.
 
         The last call makes that number known: no member touches a lane before all of them have a state.
         """

@@ -52,7 +52,7 @@ def _stretches(grant: Grant) -> list[tuple[int, int]]:
 
 
 def hulls(grants: Sequence[Grant]) -> list[Hull]:
-    """Join leases to one hull a partition."""
+    """Join leases to one hull per partition."""
     by_partition: dict[int, list[tuple[int, int, int]]] = {}
     for grant in grants:
         held = [(grant.token, start, end) for start, end in _stretches(grant)]
@@ -61,7 +61,7 @@ def hulls(grants: Sequence[Grant]) -> list[Hull]:
 
 
 def together(found: Iterable[Hull]) -> list[Hull]:
-    """Join hulls to one a partition."""
+    """Join hulls to one per partition."""
     by_partition: dict[int, list[tuple[int, int, int]]] = {}
     for hull in found:
         by_partition.setdefault(hull.partition, []).extend(hull.leases)
@@ -79,11 +79,11 @@ def _hull(partition: int, leases: Sequence[tuple[int, int, int]]) -> Hull:
 
 
 class Claims:
-    """The claims of one attached member of a shared subscription. One thread at a time.
+    """The claims of one attached member of the kind "whole" or "claims". One thread at a time.
 
     Every method raises what `MemberSession.exchange` raises: `Refusal` with FENCED when the session is over,
-    `CoordinatorUnavailable` when Redis does not answer. The call may then be made again, and nothing but
-    `renew` before it: it goes on from what Redis did of it, and does nothing twice.
+    `CoordinatorUnavailable` when Redis does not answer. After an error repeat the same call; only `renew` may
+    be called in between. Parts of the call that Redis has applied are not applied again.
     """
 
     def __init__(self, session: MemberSession) -> None:

@@ -44,11 +44,11 @@ class Given(NamedTuple):
 
     #: how many offsets they settled
     settled: int
-    #: which, by partition, those that had expired included
+    #: the settled ranges, by partition, including expired offsets
     ranges: Mapping[int, Ranges]
     #: ranges that they rolled back, by partition: do not roll these back again
     rolled_back: Mapping[int, Ranges]
-    #: whether giving the rest of them may do more
+    #: whether to call `settle` again with the remaining verdicts
     again: bool
 
 
@@ -77,9 +77,9 @@ class ExclusiveSettlement:
     def settle(self, verdicts: Mapping[int, Verdicts]) -> Given:
         """Give these verdicts, by partition; unanswered reports of an earlier call are sent alone, instead.
 
-        Every end has to be readable (at or before the LSO): the reader has read up to it. What was claimed
-        and no verdict names goes back, uncounted. Nothing is granted while the sessions from before a loss of
-        the state may live. Where it raises it may be called again, with the same verdicts or others.
+        Every end has to be readable (at or before the LSO): the reader has read up to it. Leased offsets
+        without a verdict are given back, uncounted. Nothing is granted while the sessions from before a loss
+        of the state may live. Where it raises it may be called again, with the same verdicts or others.
         """
         late = bool(self._reports)
         if not late:

@@ -24,7 +24,8 @@ from kafkadur_coordinators.bounds import (
     Serial,
 )
 
-#: How a member takes its work: record by record, the whole alone, or stretches at once beside others.
+#: "": an ordinary consumer; "whole": the only holder of a subscription (Spark); "claims": takes large ranges,
+#: beside other members.
 MemberKind = Literal["", "whole", "claims"]
 
 
@@ -57,7 +58,7 @@ class Settled(NamedTuple):
     ranges: Sequence[Offset] = ()
     #: offset of the first bit of `blob`, a multiple of 8
     blob_from: Offset = 0
-    #: one bit an offset, most significant first: many short ranges
+    #: one bit per offset, most significant first: many short ranges
     blob: bytes = b""
 
 
@@ -91,7 +92,7 @@ class PartitionReport(NamedTuple):
     drained: Flag = 0
     #: unsettled offsets, settled with this report, that Kafka does not keep any more
     expired: Records = 0
-    #: most offsets that may be reserved for the member, those it has included (shared)
+    #: most offsets that may be reserved for the member, including those that are (shared)
     reserve: Count = 0
     #: leader epoch of the records before `readable_end`; -1: not known, or nothing new
     epoch: MaybeEpoch = -1
@@ -275,12 +276,12 @@ class ExchangeReply(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """What another member's exchange granted to this one: what its own next exchange would be answered."""
+    """Grants that another member's exchange made to this one, as a reply to its own next exchange."""
 
     incarnation: int
     #: of this member
     attachment: int
-    #: of the last exchange of this member: what comes after a later one is known already
+    #: of this member's last exchange at that time: the push is ignored after a later one
     number: int
     reply: ExchangeReply
 
@@ -345,7 +346,7 @@ class Known(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Offsets listed as exceptions: decided as a place, not settled."""
+    """Offsets listed as exceptions: decided, but not settled."""
 
     start: int
     end: int
@@ -436,7 +437,7 @@ class Inspection:
     now: int
     sequence: int
     incarnation: int
-    #: epoch of the definition in force, since whose begin the offsets were settled
+    #: epoch of the definition in force; the settled offsets belong to it
     epoch: int
     partitions: Sequence[PartitionView] = field(default_factory=tuple)
     leases: Sequence[LeaseView] = field(default_factory=tuple)

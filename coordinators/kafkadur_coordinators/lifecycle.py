@@ -64,7 +64,7 @@ from kafkadur_sharing.errors import (
 from kafkadur_sharing.keys import SubscriptionKey
 
 _log = logging.getLogger("kafkadur")
-#: What becomes of subscriptions, for those who look for it.
+#: Logs the creation, change and end of subscriptions, at level INFO.
 _news = logging.getLogger("kafkadur.lifecycle")
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ GONE_WAIT = 1.5
 _SWEPT_AT_ONCE, _LOOK_AGAIN_MS = 5, 1_000
 #: How often ending a non-durable subscription is tried; then it is left to the next subscriber.
 _END_TRIES = 10
-#: For so long no other member attaches to a subscription that a member has changed in order to attach, ms.
+#: ms in which only the member may attach that has changed a subscription in order to attach.
 _HELD_MS = 5_000
 
 

@@ -1,7 +1,7 @@
 """The settlement state of a subscription in a partition: settled offsets, and the attempts of the others.
 
-It is read from the shared state, joined where a partition has several lanes of keys, and written back: for
-another type, another settlement state, another subscription. Pure; `changes.py` reads and writes it.
+It is read from the shared state, joined where a partition has several lanes of keys, and written back when
+the type changes, and for a seek or a copy. Pure; `changes.py` reads and writes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ZEROS = re.compile("0+")
 
 
 class Waiting(NamedTuple):
-    """Offsets below the settlement state that are not settled."""
+    """Unsettled offsets below `SettlementState.next`."""
 
     start: int
     #: exclusive
@@ -64,7 +64,7 @@ def settlement_of(view: PartitionView) -> SettlementState:
     they are written are left out.
     """
     end = max(view.base, min(view.next, view.readable_end))
-    if view.runs and view.runs[-1].end > view.readable_end:  # base came past what is promised
+    if view.runs and view.runs[-1].end > view.readable_end:  # base lies beyond reserved offsets
         end = min(view.next, view.readable_end)
     waiting = [
         Waiting(

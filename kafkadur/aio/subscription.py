@@ -1,8 +1,9 @@
 """A subscription of an application: receive, iterate, run a handler, settle.
 
-The application's thread does no I/O here: `kafkadur/consumer/dispatcher.py` dispatches records in chunks,
-verdicts are bytes in them, and the coordinator thread makes the exchanges. `kafkadur/sync/subscription.py`
-is generated from this file.
+`kafkadur/consumer/dispatcher.py` dispatches records in chunks, verdicts are bytes in them, and the
+coordinator thread makes the exchanges. The event loop does no I/O here. A thread that waits in
+`kafkadur.sync` may make an exchange, or read Kafka, itself. `kafkadur/sync/subscription.py` is generated from
+this file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A lease, and the chunk of its records: one verdict byte a record. Only this module writes a verdict.
+"""A lease, and the chunk of its records: one verdict byte per record.
 
 A chunk holds consecutive records of one lease. A verdict is given by writing the record's byte; the next
-exchange carries whole runs of them (`composer.py`). The application's threads write verdicts without the
-member's lock: no other code runs between reading a byte and changing it, and every change says which byte it
-expects.
+exchange carries whole runs of them (`composer.py`). Only this module, and the compiled acknowledgement in
+`native/deliveries.pxi`, write verdict bytes. The application's thread acknowledges and
+releases without the member's lock: no other code runs between reading the byte and changing it. It holds the
+lock to roll back and to reject (`verdicts.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from kafkadur_sharing.errors import KafkadurError
 D = TypeVar("D")
 
 #: Verdict bytes. SENT (an acknowledgement), RETURNED (a rollback) and RELEASE_SENT travel in an exchange, or
-#: were confirmed. REJECTED waits until its dead letter is written, then it is DEAD: settled, and no
-#: acknowledgement; so is a record that has expired. OVERDUE: held too long. PUT_OFF: not due yet, when it was
-#: to be dispatched.
+#: were confirmed. REJECTED waits until its dead letter is written. DEAD: settled without an
+#: acknowledgement, because its dead letter is written or it has expired. OVERDUE: held too long. PUT_OFF: not
+#: due yet, when it was to be dispatched.
 (
     FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, RELEASE_SENT, REJECTED, DEAD, OVERDUE,
     PUT_OFF,
@@ -44,12 +45,13 @@ D = TypeVar("D")
 
 #: It was given back, and is delivered again.
 GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, RELEASE_SENT, OVERDUE)
-#: It was neither settled nor rolled back. A record that was released, by the application or at the end of its
-#: subscription, counts as never delivered.
+#: `Delivery.settled` is False for these verdicts. A record that was released, by the application or at the
+#: end of its subscription, counts as never delivered. OVERDUE is a rollback by the time limit, not by the
+#: application.
 UNSETTLED = (HANDED, LOST, OVERDUE, RELEASED, RELEASE_SENT)
 #: The exchange that carried it is under way, or nothing is left to say.
 _SAID = (SENT, RETURNED, RELEASE_SENT, LOST)
-#: Settled, or waited for in the lease that it comes again with.
+#: Nothing more is expected for it in this lease: settled, lost, or sent back.
 _PAST = (ACKED, SENT, DEAD, LOST, RETURNED, RELEASE_SENT)
 #: Verdicts of records that a member leases again after a loss of the shared state.
 _KEPT = (HANDED, ACKED, REJECTED, DEAD, ROLLED_BACK, RELEASED, OVERDUE, PUT_OFF)
@@ -146,7 +148,7 @@ class Owner(Protocol):
         ...
 
 
-#: When a lease may be dispatched that waits for another one of crash suspects.
+#: `not_before` of an unarmed lease.
 NEVER = float("inf")
 
 

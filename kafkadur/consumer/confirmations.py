@@ -20,7 +20,7 @@ class Waiting(NamedTuple):
 
     chunk: Chunk
     confirmation: Confirmation
-    #: acknowledgements among these verdicts whose outcome it learns
+    #: how many of these verdicts are acknowledgements of this caller
     acks: int
 
 

@@ -17,8 +17,10 @@ class Gate(Marks):
         super().__init__()
         self._terms = terms
         self._heard_since = heard_since
-        #: waiting callers were told that nothing more is dispatched; nothing more is confirmed
-        self.closing_told = self.left = False
+        #: whether waiting callers were told that nothing more is dispatched
+        self.closing_told = False
+        #: whether nothing more is confirmed
+        self.left = False
         #: the subscription is paused
         self.paused = False
         #: this member takes no messages: its circuit breaker is open
@@ -28,7 +30,7 @@ class Gate(Marks):
         self.failed_alone = False
         #: a transacted session does not know whether Kafka committed its transaction
         self.outcome_unknown = False
-        #: closed while in doubt: it makes no more exchanges, and its leases end with its session
+        #: closed while an outcome is unknown: it makes no more exchanges, and its leases end with its session
         self.silent = False
         self.clear()
 

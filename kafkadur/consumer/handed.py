@@ -1,4 +1,4 @@
-"""What is done for every delivery: making it, handing it to a loop, and acknowledging it without waiting.
+"""The path of every delivery: making it, handing it to a loop, and acknowledging it without waiting.
 
 `Handed`, `deal` and `sift` are compiled where `kafkadur/native/_native.pyx` is, and do the same.
 """

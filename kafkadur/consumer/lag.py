@@ -70,7 +70,7 @@ class Lag(Part):
             self._teller.note(became_active if active else became_standby)
 
     def behind(self) -> tuple[int, bool]:
-        """Records that are known to wait, read or not; and whether none do and the ends of logs are known."""
+        """Return how many records wait, read or not, and whether the member is at the end of every log."""
         policy, fetch = self._policy, self._fetch
         buffers = {p: buffer for p, buffer in fetch.buffers.items() if p not in policy.draining}
         unread = [buffer.unread for buffer in buffers.values()]

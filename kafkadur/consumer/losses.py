@@ -43,8 +43,8 @@ class Losses(Part):
         self._clear = clear
         #: chunks to be leased again after a loss
         self.kept: Sequence[Chunk] = ()
-        #: when this member was heard last before the loss (monotonic seconds); before the first of several
-        #: losses, as long as messages wait to be leased again
+        #: when this member was heard last before the loss (monotonic seconds); after several losses in a row,
+        #: before the first of them, as long as `kept` is not empty
         self._heard_before = float("-inf")
         #: whether other processes heard this member until the last loss, or until less than `PRESENCE_GRACE`
         #: before it: then no other member can have had its messages
@@ -77,9 +77,10 @@ class Losses(Part):
         letters = {place: who for place, who in confirmations.dead_letters.items() if place[0] in stay}
         gone = [who for place, who in confirmations.dead_letters.items() if place[0] not in stay]
         self._forget([chunk for chunk in taken.values() if id(chunk) not in stay], kept)
-        # whether acknowledgements arrived is not known; dead letters may be among those that are sent again
+        # it is not known whether these acknowledgements arrived: they count as failed. Dead letters may be
+        # among those that are sent again
         confirmations.fenced_acks += max(pending.acked - unsent, 0)
-        # callers that wait learn the outcome by themselves
+        # callers that wait get an error of their own instead
         confirmations.fenced_acks -= sum(item.acks for item in [*unknown, *refused])
         for lease in self._leases:
             lease.lost = lease.lost or not any(chunk.lease is lease for chunk in kept)
@@ -132,7 +133,7 @@ class Losses(Part):
             lost, acks = self._take_over(chunk, claimed, own=session_lasts and was_attached)
             if lost or not claimed.token:
                 waiting = confirmations.take(partial(is_, chunk))
-                # callers that wait learn the outcome by themselves
+                # callers that wait get the outcome themselves
                 confirmations.fenced_acks += max(acks - sum(item.acks for item in waiting), 0)
                 outcomes += [(item.confirmation, unknown() if lost else None) for item in waiting]
                 outcomes += [(letter, unknown()) for letter in confirmations.take_lost_letters(chunk)]

@@ -13,7 +13,10 @@ CONFIRM_WITHIN = 0.05
 
 
 class Schedule:
-    """The reasons of one member. All but `request_exchange` are called with the member's lock held."""
+    """The reasons of one member.
+
+    `request_exchange` and `ask_presence` take no lock; the member holds its lock for all others.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` asks the coordinator thread to look at this member soon. It takes no lock."""

@@ -21,9 +21,10 @@ from kafkadur.history.notes import Notes
 
 
 class State:
-    """What one member knows: leases, records, verdicts on their way, and when to make the next exchange.
+    """The state of one member: leases, records, verdicts on their way, and when to make the next exchange.
 
-    Each attribute owns its part of the state, and is changed with the member's lock held.
+    Each attribute owns its part of the state, and is changed with the member's lock held; the flags of `gate`
+    and the requests to `schedule` that say so are set without it.
     """
 
     def __init__(

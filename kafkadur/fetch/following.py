@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: A member follows a partition while it uses at least one in so many of the records it reads there.
+#: A member follows a partition while it uses at least one of this many records that it reads there.
 LEAST_USED = 8
 #: Records read in vain that cost as much as reading one range (docs/decisions/0012-when-to-follow.md).
 WORTH_A_READ = 500

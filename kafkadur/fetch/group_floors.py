@@ -17,8 +17,9 @@ from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.readers")
 
-#: Seconds between two commits, unless somebody waits for one; and until one that failed is tried again.
+#: Seconds between two commits, unless a caller waits for one.
 _APART = 0.2
+#: Seconds until a commit that failed is tried again.
 _RETRY = 5.0
 
 

@@ -1,7 +1,8 @@
 """Parallel handlers of one consumer with each key in order: which delivery may begin, and which has to wait.
 
-For subscriptions whose coordinator does not separate keys (`keyed.py` is for those where it does). No I/O;
-the clock is passed in. `aio/running.py` starts the handlers.
+For subscriptions whose coordinator does not separate keys; `kafkadur/consumer/key_queue.py` is the queue of
+key-ordered subscriptions, whose coordinator does. No I/O; the clock is passed in. `aio/running.py` starts the
+handlers.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Notes:
     """The notes of one member. Methods are called with its lock held, unless they say otherwise."""
 
     def __init__(self, *, lanes: int, now_ms: Callable[[], int], monotonic: Callable[[], float]) -> None:
-        """Nothing was noted. `lanes` a partition; the clocks: ms since 1970, and seconds."""
+        """Nothing was noted. `lanes`: lanes per partition; the clocks: ms since 1970, and seconds."""
         self._now_ms = now_ms
         self._monotonic = monotonic
         #: whether a defect has ended the notes

@@ -27,7 +27,7 @@ class NodesApart:
         key: Callable[[T], str],
         work: Callable[[list[T]], None],
     ) -> None:
-        """Call `work` with all items whose nodes answered last, then with those of each other node.
+        """Call `work` with all items whose nodes did not fail last time, then with those of each other node.
 
         `key` returns a key of Redis that belongs to an item. Raises the first error of a node, at the end;
         other errors at once.

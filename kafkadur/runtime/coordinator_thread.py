@@ -1,9 +1,11 @@
 """The coordinator thread of a connection: it makes the exchanges of all its members and keeps them attached.
 
-It owns the Redis connection and the journal: all calls to the coordinator run here, and applications wait for
-their results (`submit`). It never stops on a failure: it repeats an unanswered exchange unchanged, rebuilds
-state that Redis lost, and attaches again, so that every failure ends in redelivery. `consumer/composer.py`
-and `consumer/answers.py` decide what an exchange carries. A defect fails only the member it occurred in.
+It owns the Redis connection and the journal: calls to the coordinator run here, and applications wait for
+their results (`submit`). A thread of the application that waits for an exchange may make it itself
+(`assist`). One thread at a time talks to the coordinator. It never stops on a failure: it repeats an
+unanswered exchange unchanged, rebuilds state that Redis lost, and attaches again, so that every failure ends
+in redelivery. `consumer/composer.py` and `consumer/answers.py` decide what an exchange carries. A defect
+fails only the member it occurred in.
 """
 
 from __future__ import annotations
@@ -66,7 +68,10 @@ class CoordinatorThread:
         presence: Presence,
         probe: Probe,
     ) -> None:
-        """Once started, only this thread uses `coordinator` and `lifecycle`. `probe` is for tests."""
+        """Once started, only this thread, and threads in `assist`, use `coordinator` and `lifecycle`.
+
+        `probe` is for tests.
+        """
         self._coordinator = coordinator
         self._lifecycle = lifecycle
         self._presence = presence

@@ -34,7 +34,7 @@ class KafkaClients:
     """Makes the clients of the Kafka that `settings` name. Nothing connects before it is used."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises nothing: the settings are checked by what is made from them."""
+        """Store the settings; the clients that are made from them check them."""
         self._settings = settings
         #: by name and id of the topic
         self._common: dict[tuple[str, str], CommonTail] = {}

@@ -1,4 +1,4 @@
-"""The moments on the way to the live end between which races are possible, for tests of them.
+"""Hooks for tests: the moments on the way to the live end between which races are possible.
 
 A probe is called in the working thread, which waits for it.
 """

@@ -27,9 +27,6 @@ KAFKA_VERSION = "4.3.1"
 
 LOCK_FILE = Path(__file__).with_name("kafka-jars.lock")
 
-#: Seconds the whole download may take.
-FETCH_LIMIT_S = 1_800.0
-
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>
 <groupId>kafkadur</groupId><artifactId>kafka-jars</artifactId><version>1</version><packaging>pom</packaging>

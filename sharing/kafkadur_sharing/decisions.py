@@ -28,12 +28,12 @@ from kafkadur_sharing.redelivery import Redelivery
 #: Which rules apply where the sources disagree: Jakarta Messaging's or WebLogic's (rules P1-P8).
 Mode = Literal["jms", "weblogic"]
 
-#: What becomes of a subscription that exists with another definition: it stays and the request is refused; it
+#: The effect on a subscription that exists with another definition: it stays and the request is refused; it
 #: is deleted and created anew; its definition changes and its messages are kept. None: another topic,
 #: selector or no_local is refused, and with other parts that differ the consumer attaches with a warning.
 OnChange = Literal["refuse", "replace", "alter"]
 
-#: The parts of a definition that are no details (`Definition.details`), nor its type.
+#: The parts of a definition other than its type, topic, selector and no_local.
 OTHER_PARTS: Final = (
     "start", "header_types", "redelivery", "strict_order", "scope", "ack_level", "max_consumers", "key_lanes",
     "history",
@@ -72,7 +72,7 @@ class Existing:
     holders: tuple[str, ...] = ()
     #: Whether messages are still in flight, possibly of a consumer that is closed (rule K5).
     unsettled: bool = False
-    #: Whether consumers may come back: Redis has restarted, or the one that asks was attached before.
+    #: Whether consumers may come back: Redis has restarted, or the consumer that asks was attached before.
     awaited: bool = False
 
     @property

@@ -82,7 +82,7 @@ def validate_level(level: str) -> AckLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class Details:
-    """What must be equal for a consumer to join what exists (rules U3, U4, S2-S4)."""
+    """The parts that must be equal for a consumer to join an existing subscription (rules U3, U4, S2-S4)."""
 
     topic: str
     selector: str | None
@@ -212,7 +212,7 @@ class Definition:
 
     @property
     def lanes(self) -> int:
-        """Lanes per partition: so many members can work on it in parallel, each with a share of the keys."""
+        """Lanes per partition: the most members that can work on it, each with a share of its keys."""
         return (self.key_lanes or 1) if self.type is SubscriptionType.KEY_ORDERED else 1
 
     @property

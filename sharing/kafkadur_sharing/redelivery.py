@@ -1,6 +1,7 @@
 """When a message is redelivered, and when it becomes a dead letter: values only.
 
-The coordinator's `lua/include/redelivery.lua` counts attempts and computes each back-off;
+The coordinator's `lua/include/redelivery.lua` counts attempts and computes each back-off of a policy;
+`kafkadur/handlers/retries.py` computes the delay of a failed handler where the policy has no back-off;
 `kafkadur/runtime/dead_letters.py` writes the dead-letter topic.
 """
 
@@ -24,10 +25,13 @@ _SHORTEST_HOLD_S: Final = 0.1
 class Redelivery:
     """How messages that were not acknowledged are redelivered; part of a subscription's definition."""
 
-    #: Attempts after which a message becomes a dead letter; None: it is redelivered for ever.
+    #: Attempts after which a message becomes a dead letter; None: the policy sets no limit. Handlers (`run`,
+    #: `App`) have a limit of their own then: 10 attempts by default.
     max_attempts: int | None
-    #: Wait before the second attempt, in whole ms; it doubles with each further one and is spread over its
-    #: upper half. It applies to a rollback without a delay of its own and to the death of the holder.
+    #: Wait before the second attempt, in whole ms; it doubles with each further one. The actual wait is
+    #: between half of that time and all of it, and depends on the offset. The back-off applies to a rollback
+    #: without a delay of its own. On shared, key-ordered and strictly ordered subscriptions it also applies
+    #: when the holder dies; on other lanes the messages of a dead holder come again at once.
     backoff: timedelta
     #: Longest wait, in whole ms.
     max_backoff: timedelta

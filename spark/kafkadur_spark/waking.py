@@ -25,9 +25,9 @@ from kafkadur_spark.redelivering import Due
 
 _log = logging.getLogger("kafkadur.spark")
 
-#: Seconds between two looks at an idle query; while the same messages stay due, the pause after a wake
-#: doubles up to the second number.
+#: Seconds between two looks at an idle query.
 _EVERY_S: Final = 1.0
+#: Longest pause after a wake: while the same messages stay due, the pause doubles up to it.
 _MOST_S: Final = 60.0
 #: Seconds within which Kafka must take a record.
 _WRITTEN_S: Final = 10.0

@@ -1,7 +1,7 @@
 """Rebuilding: restore subscriptions that Redis lost, or continue with the state that a server kept.
 
 Many at once, because they are lost together. For each: take the right to rebuild on this very server state,
-fence (one incarnation record a shard), read the shard to the end of its log, install if that right still
+fence (one incarnation record per shard), read the shard to the end of its log, install if that right still
 stands. Subscriptions that were deleted while the server was down are deleted from its kept state, too. Each
 step can be repeated by another process.
 """
@@ -82,7 +82,8 @@ class _Lost:
     incarnation: int
     #: incarnation that the caller has seen
     seen: int
-    #: few subscriptions are rebuilt: then the mirrored floors, which may be newer, are read, too
+    #: whether at most `_FEW` subscriptions are rebuilt: then the mirrored floors, which may be newer, are
+    #: read, too
     is_of_few: bool
     #: the incarnation that begins now
     begun: int = 0

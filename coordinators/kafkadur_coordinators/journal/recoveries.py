@@ -108,7 +108,7 @@ def decode(value: bytes) -> Recovery | None:
 
 
 def may_come_again(settlements: Mapping[int, SettlementState], lanes: int) -> tuple[PartitionRecovery, ...]:
-    """Unsettled offsets below `seen` or marked as redelivered, by lane; `lanes` a partition."""
+    """Unsettled offsets below `seen` or marked as redelivered, by lane; `lanes`: lanes per partition."""
     found: list[PartitionRecovery] = []
     left = MOST_RANGES
     for number, settlement in sorted(settlements.items()):

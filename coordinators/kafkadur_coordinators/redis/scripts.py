@@ -1,8 +1,9 @@
 """Loads the Lua scripts of `lua/`: finds them, joins their includes, knows their keys.
 
 A script's file name says how many keys it takes: `exchange-7+3.lua` takes 7 keys of the subscription and 3
-more for each touched partition; `attach-7.lua` takes 7. A line `--- @include "name"` is replaced by
-`lua/include/name.lua`, once a script; `--- @shape AttachRequest` by a function that reads the request
+more for each touched partition; `attach-7.lua` takes 7. All but three of them exist only where the state is
+still that of the version before (`lua/include/context.lua`). A line `--- @include "name"` is replaced by
+`lua/include/name.lua`, once per script; `--- @shape AttachRequest` by a function that reads the request
 (`shapes.py`); `--- @rows` and `--- @names MemberRow` by what packs and unpacks records (`rows.py`);
 the name of a field (`wire.py`, `rows.py`), such as `AttachRequest.most`, by its position. All of it is
 the body of a function, which `lua/include/guard.lua` calls. Each script describes itself at its top.

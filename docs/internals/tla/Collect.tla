@@ -46,6 +46,6 @@ Remove(c) == /\ gone[c] # {} /\ gone' = [gone EXCEPT ![c] = {}]
 Next == (\E k \in Keys : Write(k) \/ GiveUp(k)) \/ (\E c \in C : Read(c) \/ Remove(c))
 Spec == Init /\ [][Next]_vars
 --------------------------------------------------------------------------------
-(* I14: the remaining checkpoints contain every offset that any checkpoint ever contained. *)
-I14_Said == said = UNION {rec[k].set : k \in Keys}
+(* I18: the remaining checkpoints contain every offset that any checkpoint ever contained. *)
+I18_Said == said = UNION {rec[k].set : k \in Keys}
 ================================================================================

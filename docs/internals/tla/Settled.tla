@@ -190,8 +190,8 @@ I1_SettledTrue == \A s \in S : Serving(s) /\ srv[s].ep = epoch => srv[s].set \su
 (* I10: mirrored and journalled offsets of the epoch in force are settled, so a recovered floor is not ahead of the true one. *)
 I10_Floor == /\ grp.ep = epoch => Upto(grp.f) \subseteq truth
              /\ \A c \in cps : c.ep = epoch => c.set \subseteq truth
-(* I13: an offset confirmed at the level journal is settled on every serving server whose incarnation is not older. *)
-I13_Confirmed == \A s \in S : Serving(s) =>
+(* I17: an offset confirmed at the level journal is settled on every serving server whose incarnation is not older. *)
+I17_Confirmed == \A s \in S : Serving(s) =>
                     \A c \in conf : c.ep = srv[s].ep /\ c.inc <= srv[s].inc => c.o \in srv[s].set
 (* Only an incarnation of this subscription prevents a confirmation. *)
 OwnOnly == "blocked" \notin bad

@@ -51,7 +51,7 @@ class Policy(ReadingPolicy):
         return 0 if self._gate.closing else self.credit(settling)
 
     def credit(self, _settling: int) -> int:
-        """Return how many records may be granted; of an exclusive or priority lane 1 if any, else 0."""
+        """Return how many records may be granted; 1 for a lane, whose horizon bounds what is granted."""
         return 1
 
     def span(self) -> int:
@@ -128,15 +128,15 @@ class Policy(ReadingPolicy):
         return False
 
     def wants_handover(self) -> bool:
-        """Whether this member is to hand a lane over, or wants more of it, while the application waits."""
+        """Whether an exchange should hand over a lane, or extend it, while the application waits."""
         return False
 
     # -- exchanges
 
     def news(self) -> tuple[set[int], set[int]]:
-        """Return partitions that the next exchanges are to touch, and those that the next one may touch.
+        """Return the partitions that the next exchanges have to touch, and those that the next one may touch.
 
-        It touches those of which it tells verdicts in any case.
+        Partitions with verdicts are touched in any case.
         """
         return set(), set()
 

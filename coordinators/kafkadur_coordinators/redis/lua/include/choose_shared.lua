@@ -1,7 +1,8 @@
 --- The next holder of a range of type shared: round-robin over the members with free credit, starting
 --- with the first attached. Members that are at home with the partition come first; a member that holds
 --- nothing at all gets work of other partitions when no member that prefers them has room, unless it reads on in its own.
---- Readers of claims ask now and then for much: they prefer every partition, and their share goes to all members.
+--- Members of the kind claims ask rarely and for much. They count as preferring every partition, and all members take the
+--- partitions that only they prefer.
 -- Suspects (redelivery.lua) go to a member that has no others; a last attempt to one that holds nothing at all and
 -- gets nothing else: one is kept free for it if there is none. A member that takes stretches at once gets them in any case.
 -- Returns the member and how many members could have been chosen; nil if none has room.

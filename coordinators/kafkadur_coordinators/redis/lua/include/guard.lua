@@ -1,5 +1,5 @@
---- Runs a script. Where a part of its state cannot be read, nothing was written yet. Then the seal is broken, or the id is taken
--- from a state of the version before, so that every call from now on finds no state, and it is rebuilt.
+--- Runs a script. If a part of the state cannot be read, the script has written nothing yet. Then the seal is overwritten, and
+-- the field id is deleted (for a state of the version before), so that every later call finds no state, and it is rebuilt.
 local done, reply = pcall(script)
 if done then
   return reply

@@ -77,9 +77,9 @@ function unarmed.first(ctx, pt, m)
   return found, due
 end
 
---- A keeper has one lease of suspects to dispatch at a time, of all its lanes. It holds others, too, so that it knows their keys,
---- and dispatches records of other keys meanwhile. They are armed in the order of offsets: a later one may have the same key as
---- an earlier one. before: an offset that is not granted yet, or nil.
+--- Over all its lanes a keeper may dispatch one lease of suspects at a time. It holds further ones unarmed, so that it knows
+--- their keys, and dispatches records of other keys meanwhile. They are armed in the order of offsets: a later one may have the
+--- same key as an earlier one. before: an offset that is not granted yet, or nil.
 function unarmed.arm_next(ctx, pt, m, before)
   local l, due = unarmed.first(ctx, pt, m)
   if l and due <= ctx.now and (not before or l.s < before) then

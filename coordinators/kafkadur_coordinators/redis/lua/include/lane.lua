@@ -3,7 +3,7 @@
 local CHOOSE = { exclusive = choose_exclusive, priority = choose_priority, serial = choose_serial }
 local SUCCESSOR = { priority = preempting, serial = next_in_turn }
 
---- Is the turn each partition's own (scope 'partition')? Not while a member holds the whole subscription.
+--- Do partitions pass individually (scope 'partition')? Not while a member holds the whole subscription.
 local function has_own_turns(ctx)
   if ctx.own_turns == nil then
     local first = ctx.ranks[1] and load_member(ctx, ctx.ranks[1])
@@ -45,7 +45,7 @@ local function waits_for_due(ctx, pt)
   return ctx.policy[Policy.strict] == 1 and next_without_lease(pt, 0) ~= nil
 end
 
---- Serves one partition of a lane. Only its holder is served, in its own exchange, or in that in which the lanes pass to it.
+--- Serves the holder of one partition of a lane: in its own exchange, or in the exchange that passes the lanes to it.
 -- position: the first offset that the holder has not dispatched (-1: unknown, it does not follow yet).
 -- span: window + unconfirmed budget, records. The horizon is the dispatch bound: it never falls within
 -- a token, and runs ahead of the position by span, also over offsets not written yet - unless others wait for
@@ -101,8 +101,8 @@ local function deliverable(ctx, pt, position)
 end
 
 --- The holder offers its lanes: nothing of them is in flight, and nothing is dispatched until it has the
---- reply. They pass to the next member, if there is one - serial: and if there is something for it. While the subscription is
---- paused they end.
+--- reply. They pass to the next member; on a serial subscription only if a message can be delivered to it. While the
+--- subscription is paused they end.
 -- Returns whether they did. Leased offsets that were not dispatched are as if they had not been leased.
 local function pass_turn(ctx, me, touched, positions)
   local holder = lane_holder(ctx)

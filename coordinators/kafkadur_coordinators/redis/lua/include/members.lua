@@ -96,7 +96,7 @@ local function prefers(ctx, m, p)
   return rank and at_home(ctx, p, rank)
 end
 
---- Do only readers of claims prefer partition p? They ask now and then: their share goes to all members.
+--- Do only members of the kind claims prefer partition p? They ask rarely: all members take such a partition.
 local function is_everybodys(ctx, p)
   local count = #ctx.ranks
   local rank, step = p, ctx.partitions

@@ -25,7 +25,7 @@ local function serve_own_turn(ctx, pt, position, span, handed_over)
   end
 end
 
---- The caller has room again: a member that has none, and keeps more lanes than it can work on, is to offer some.
+--- The caller has credit again. Members without credit that keep more than one lane are woken, so that they offer some.
 local function ask_the_full(ctx)
   for _, id in ipairs(ctx.ranks) do
     local m = load_member(ctx, id)

@@ -14,10 +14,14 @@ local function is_suspect(marks)
   return marks >= SUSPECT
 end
 
---- The marks of an offset that is given back. how: 0 never dispatched, 1 dispatched but not counted, 2 counted,
---- 3 its holder ended uncleanly while it had other offsets, too: then the last attempt is still before it, because
---- that one is alone in its lease, and no other message's fault; 4 as 3, but it is no suspect: a member that holds the whole
---- subscription, or claims stretches of it, takes all of it again at once.
+--- The marks of an offset that is given back. how:
+--- 0 it was never dispatched.
+--- 1 it was dispatched; no attempt is counted.
+--- 2 an attempt is counted.
+--- 3 its holder crashed with several messages: an attempt is counted, but never the last one, which a message gets in a
+---   lease of its own. The offset becomes a crash suspect.
+--- 4 as 3, without making it a suspect: a member that holds the whole subscription, or claims stretches of it, takes all
+---   of it again at once.
 local function returned_marks(ctx, marks, how)
   if how == 0 then
     return marks

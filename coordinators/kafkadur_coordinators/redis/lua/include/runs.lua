@@ -1,7 +1,7 @@
---- Exceptions of one partition: offsets that are decided as a place but not settled.
--- They are kept as runs, sorted by offset, 24 bytes a run:
+--- Exceptions of one partition: offsets that are decided but not settled.
+-- They are kept as runs, sorted by offset, 24 bytes per run:
 --   start (6 bytes), length (4), marks (2), due (6, ms), token (6), all big-endian.
--- marks: attempts, and whether it may have been delivered before (redelivery.lua).
+-- marks: attempts, whether it may have been delivered before, and whether it is a crash suspect (redelivery.lua).
 -- token = 0: the run has no lease; it is ready once `due` has passed, as far as it lies below the readable end.
 -- Runs never overlap. Memory follows the number of holes, not the distance to the oldest one.
 -- The runs lie in blocks, each a field of its own, so that a script reads and writes only those that it needs. The index

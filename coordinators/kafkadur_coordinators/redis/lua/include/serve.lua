@@ -76,13 +76,14 @@ local function hand_on_watch(ctx, p, me)
   ctx.lists_changed = true
 end
 
---- Does a member watch p that is at home with it and has room?
+--- Does the end reporter of p prefer p, and does it have credit?
 local function well_watched(ctx, p, holder)
   return holder and holder.credit > 0 and prefers(ctx, holder, p)
 end
 
---- Chooses the end reporter of a touched partition after this exchange. A member at home takes the watch over from one that is
---- not or has no room, and hands it on in the exchange that fills it. A member that takes stretches at once looks by itself.
+--- Chooses the end reporter of a touched partition after this exchange. A member that prefers the partition and has credit
+--- replaces one that does not prefer it or has no credit, and passes the role on in the exchange that uses up its credit.
+--- Members of the kinds whole and claims never report.
 local function settle_watch(ctx, p, me)
   local id = store.watcher(ctx, p)
   local mine = id == me.id

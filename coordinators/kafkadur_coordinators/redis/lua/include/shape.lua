@@ -1,4 +1,4 @@
---- Tests of single values of a request; shapes.py writes the functions that use them.
+--- Tests of single values of a request. shapes.py writes the functions that call them; no script calls them by name.
 -- Only tests have a clock of their own. All other requests must say 0, because a wrong time would be stored.
 local TRUSTS_CLOCK = false
 
