@@ -37,7 +37,7 @@ async def main() -> None:
                 producer.publish("mails", b"hello", properties={"to": address})
         working = asyncio.create_task(mailing.run(send, concurrency=2))
         letters: list[str] = []
-        async with await connection.subscribe("mails.dead", durable="undertaker") as dead:
+        async with await connection.subscribe("mails.dead", durable="undertaker", start="earliest") as dead:
             while len(letters) < 2:
                 letter = await dead.receive(timeout=30)
                 if letter is None:
