@@ -86,7 +86,7 @@ histories: setup ## real processes through all kinds of faults, checked (ARGS="-
 # No host of a package index and no path of a machine may get into the lock: mirrors are the user's choice.
 lock: setup ## write requirements.lock from pyproject.toml (UPGRADE=1: with the newest versions)
 	@$(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-header --all-extras --group build --group dev --group spark $(if $(UPGRADE),--upgrade) \
+		--no-header --all-extras --group build --group dev --group gateway --group spark $(if $(UPGRADE),--upgrade) \
 		--output-file requirements.lock pyproject.toml
 
 dist: setup ## build the source distribution and the wheel, and try them in an environment of their own

@@ -75,13 +75,18 @@ def prepare() -> None:
         say("installing the locked packages.")
         uv("--group", "build")
         uv("--no-build-isolation", "--group", "dev", "--editable", ".")
-        if not built():
-            say("the compiled client of Kafka was left out: there is no C compiler, or no header of Python.")
+        compiler = built()
+        if not compiler:
+            say(
+                "the compiled client of Kafka and the gateway's AMQP engine were left out: "
+                "there is no C compiler, or no header of Python."
+            )
         # Maven fetches the Kafka jars while uv builds pyspark; without Maven the Ivy in pyspark does, later.
         with fetching_jars(early=bool(shutil.which("mvn"))):
             say("installing pyspark; the first time that is a download of 430 MB, which uv keeps.")
             # Stored, not compressed: its jars are compressed already, and uv unpacks the wheel at once.
-            uv("--group", "spark", "--config-settings-package", "pyspark:--build-option=--compression=stored")
+            stored = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
+            uv("--group", "spark", *(("--group", "gateway") if compiler else ()), *stored)
         jars, verified = cached_jars()
         if not verified:
             raise SetupError("the Kafka jars are missing, see the line above; settle that and run this again")
