@@ -52,7 +52,7 @@ from kafkadur_sharing.definition import (
     SubscriptionType,
     TypeName,
 )
-from kafkadur_sharing.errors import IllegalState, NotConnected
+from kafkadur_sharing.errors import IllegalState, KafkadurError, NotConnected
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
@@ -102,6 +102,9 @@ class Subscribing(DurableSubscriptions):
     _subscriptions: list[Subscription[Any, Any]]
     _sessions: list[Session]
     _opened: Opened | None
+    #: of the connection (rule V2)
+    id: str
+    _displaced_by: KafkadurError | None
 
     # for type checkers: each type has its own options
     @overload
@@ -304,17 +307,23 @@ class Subscribing(DurableSubscriptions):
         transaction = self._transaction_for(session, request)
         signal, bell = Signal(), Signal()
         wanted = Wanted(
-            request=request, client_id=self.settings.client_id, name=name or process_name(),
-            window=window, window_bytes=window_bytes, unconfirmed=unconfirmed,
+            request=request, client_id=self.settings.client_id, connection_id=self.id,
+            name=name or process_name(), window=window, window_bytes=window_bytes, unconfirmed=unconfirmed,
             rank=Rank(priority=priority, preempt=preempt), transaction=transaction, on_event=on_event,
             decoding=Decoding(key=key_deserializer, value=value_deserializer, display=str(key)),
             on_ready=signal.set, on_closing=bell.set, inline=INLINE,
         )  # fmt: skip
         subscription: Subscription[V, K] = Subscription(self._leave, await self._attach(wanted), signal, bell)
+        self._add(subscription, session)
+        return subscription
+
+    def _add(self, subscription: Subscription[Any, Any], session: Session | None) -> None:
+        """Note a new subscription, here and in its session."""
         if session is not None:
             session.join(subscription)
         self._subscriptions.append(subscription)
-        return subscription
+        if self._displaced_by is not None:  # just now: `_displaced` did not see this subscription
+            subscription.fail(self._displaced_by)
 
     async def _attach(self, wanted: Wanted) -> Served:
         """Attach a member; one that is attached after the caller has given up is detached again."""

@@ -20,7 +20,7 @@ from confluent_kafka import Message
 
 from kafkadur.aio.delivery import Delivery, class_for, confirm, confirm_all, refused_acks
 from kafkadur.aio.running import OnUndecodable, Run
-from kafkadur.aio.waiting import Breath, ClosingContext, Signal, flattened, kept
+from kafkadur.aio.waiting import Breath, ClosingContext, Signal, flattened, in_thread, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
 from kafkadur.consumer.handed import deal, pure_deal
@@ -32,11 +32,13 @@ from kafkadur.runtime.forked import forked
 from kafkadur.runtime.served import Served
 from kafkadur.runtime.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
-from kafkadur_sharing.errors import ConnectionClosed, LeaseLost
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, LeaseLost
 from kafkadur_sharing.numbers import MOST_RECORDS, check_integer
 
 #: Records that an iterator takes at once: a tenth of the window, between these, and at most a quarter of it.
 _SHORT_BLOCK, _LONG_BLOCK = 500, 2_000
+#: Seconds between two looks whether a subscription is empty.
+_LOOK_EVERY = 0.01
 
 
 class Subscription(ClosingContext, Generic[V_co, K_co]):
@@ -168,6 +170,48 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             taken = sum(1 for _ in one_by_one(self._make, *block))
             if taken:
                 return Batch(chunk, start, start + taken)
+
+    async def receive_available(
+        self, most: int = 1_000, timeout: timedelta | float | None = None
+    ) -> Batch[V_co, K_co] | None:
+        """Return the messages that wait now, 1 to `most`; None if it is certain that there are none.
+
+        It is certain when this consumer has asked Kafka where the topic ends, and knows of every message
+        before that end that it is settled, in flight, not due yet, or with another consumer. None also when
+        `timeout` passes, and after `stop`. Raises as `receive_batch` does, and `KafkaUnavailable`.
+        """
+        deadline = None if timeout is None else self._member.now() + seconds(timeout)
+        batch = await self.receive_batch(most, 0)
+        if batch is not None:
+            return batch
+        ends = await in_thread(self._served.ends)
+        mark = self._member.flow.look_again()
+        while batch is None and not self._stopping:
+            batch = await self.receive_batch(most, _LOOK_EVERY)
+            late = deadline is not None and self._member.now() >= deadline
+            if batch is None and (late or self._member.flow.is_empty(mark, ends)):
+                return None
+        return batch
+
+    def set_window(self, window: int) -> None:
+        """Change the most records in flight. With 0 no message is received.
+
+        A smaller window takes nothing from the application. A consumer of a shared subscription gives the
+        messages that it has read, and that its window has no room for, back to other consumers. Raises
+        `IllegalState` for a number out of range, and if the window was 1 when the consumer attached: it
+        dispatches one message after the other.
+        """
+        window = check_integer("window", window, 0, MOST_RECORDS)
+        if self._member.single:
+            raise IllegalState(
+                "The window of this consumer cannot change.",
+                state="it was 1 when it attached",
+                owner=f"subscription {self._member.display}",
+                remedy="subscribe with a larger window, and set it to 1",
+            )
+        if self._member.flow.set_window(window):
+            self.give_back_block()
+        self._signal.set()
 
     def __aiter__(self) -> AsyncIterator[Delivery[V_co, K_co]]:
         """Yield deliveries until `stop` or `close`."""
@@ -457,6 +501,10 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
     def is_stopping(self) -> bool:
         """Whether `stop` or `close` was called."""
         return self._stopping
+
+    def fail(self, error: KafkadurError) -> None:
+        """Part of losing a client id: the next call raises `error`. Any thread."""
+        self._member.fail(error)
 
     def stop(self) -> None:
         """Hand out no further messages, so that iterators and `run` end. Any thread, and signal handlers."""

@@ -128,6 +128,11 @@ async def outcome(future: concurrent.futures.Future[T]) -> T:
     return await asyncio.wrap_future(future)
 
 
+async def in_thread(job: Callable[[], T]) -> T:
+    """Run a job that blocks in a thread, and return its result."""
+    return await asyncio.to_thread(job)
+
+
 async def kept(future: concurrent.futures.Future[T]) -> T:
     """Wait for the result of a job of another thread; the job goes on if the waiting task is cancelled."""
     job = asyncio.wrap_future(future)

@@ -113,8 +113,8 @@ class Owner(Protocol):
     #: name of the subscription for people
     display: str
     definition: Definition
-    #: the most records that may be in flight
-    window: int
+    #: records are dispatched one at a time: its window is one
+    single: bool
     #: the lane of each partition passes to other members by itself
     lanes_apart: bool
     #: the commits of a session are the verdicts
@@ -551,7 +551,7 @@ def one_by_one(make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: in
     """
     member, verdicts, messages = chunk.member, chunk.verdicts, chunk.messages
     group, lane = chunk.lease.group, chunk.lease.lane
-    single, max_hold, gate = member.window == 1, member.max_hold, member.gate
+    single, max_hold, gate = member.single, member.max_hold, member.gate
     filling = range(start if single else end - 1, end if member.lanes_apart else 0)
     for index in range(start, end):
         try:

@@ -55,7 +55,7 @@ class Dispatcher(Part):
         # where lanes pass apart another lane may have been dispatched first
         self._queue.drop_handed(anywhere=self._policy.LANES_APART)
         self._in_flight.recount()
-        if self._in_flight.records and self._terms.window == 1:
+        if self._in_flight.records and self._terms.single:
             self._idle()
             return None
         while True:
@@ -173,7 +173,7 @@ class Dispatcher(Part):
             self._schedule.request()
             return 0
         room = terms.budget + 1 - in_flight.unconfirmed
-        if terms.window > 1:
+        if not terms.single:
             room = in_flight.room(chunk.weight, min(limit, len(chunk.messages) - chunk.handed))
         if room > 0:
             room = self._policy.room_in_turn(chunk.lease.group, room)

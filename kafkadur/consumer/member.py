@@ -19,6 +19,7 @@ from kafkadur.consumer.composer import Composer
 from kafkadur.consumer.confirmations import LEFT
 from kafkadur.consumer.dispatcher import Block
 from kafkadur.consumer.fetch_state import Reading
+from kafkadur.consumer.flow import Flow
 from kafkadur.consumer.gaps import Gaps
 from kafkadur.consumer.handed import sift
 from kafkadur.consumer.hindrances import Hindrances
@@ -122,6 +123,7 @@ class Member:
         )
         self._dispatcher = dispatcher_of(state, policy, self.lag, self)
         self._composer = Composer(state, policy=policy, verdicts=self.verdicts)
+        self.flow = Flow(state, policy=policy, lag=self.lag, composer=self._composer)
         self._losses = Losses(state, policy=policy, lag=self.lag, clear=self._clear)
         router = Router(state, policy=policy, gaps=gaps, verdicts=self.verdicts, owner=self)
         self._answers = Answers(state, policy=policy, router=router, lag=self.lag, composer=self._composer)
@@ -132,15 +134,14 @@ class Member:
         self._in_flight, self._confirmations = state.in_flight, state.confirmations
         self.gate, self.teller, self.lock = state.gate, state.teller, state.lock
         self.display, self.definition = terms.display, terms.definition
-        self.window, self.session = terms.window, terms.session
+        self.window, self.single, self.session = terms.window, terms.single, terms.session
         #: whether messages come in order; whether the order is that of each key
         self.ordered, self.by_key = policy.ORDERED, policy.BY_KEY
         #: whether its lanes may pass to other members while it is attached; whether each passes by itself
         self.passes, self.lanes_apart = policy.PASSES, policy.LANES_APART
-        #: how long records are held; None: the application may hold messages for ever
         self.max_hold = state.in_flight.max_hold
         #: whether records are marked as dispatched one by one (`next_run`)
-        self.one_by_one = terms.window == 1 or self.passes or policy.strict or self.max_hold is not None
+        self.one_by_one = terms.single or self.passes or policy.strict or self.max_hold is not None
         #: records that the iterator took and the application has not received; what is noted for the history
         self.unreceived, self.notes = state.unreceived, state.notes
         self.transacted, self.decoding, self.tracing = transacted, decoding, tracing

@@ -1,25 +1,27 @@
-"""The settings of an attached member: definition, window and clock. They never change."""
+"""The settings of an attached member: definition, window and clock. Only the window can change."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.redelivery import Redelivery
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Terms:
     """The settings of one member."""
 
     #: name of the subscription for people
     display: str
     definition: Definition
-    #: the window, in records and in bytes
+    #: the window, records: `Member.set_window` changes it; and in bytes
     window: int
     window_bytes: int
+    #: whether the window was one when the member attached: then records are dispatched one at a time
+    single: bool = field(init=False)
     #: verdicts that may be unconfirmed
     budget: int
     #: session timeout, seconds
@@ -28,6 +30,10 @@ class Terms:
     monotonic: Callable[[], float]
     #: the clock for the times of messages, seconds since 1970
     wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        """Note the mode of dispatching, which does not change with the window."""
+        self.single = self.window == 1
 
     @property
     def redelivery(self) -> Redelivery:

@@ -26,6 +26,7 @@ from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from kafkadur.runtime.dead_letters import DeadLetters
 from kafkadur.runtime.forked import refuse_forks_of
 from kafkadur.runtime.kafka_clients import KafkaClients
+from kafkadur.runtime.log_ends import LogEnds
 from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.served import Served, fail_by_defect
 from kafkadur.runtime.stages import Probe
@@ -63,6 +64,8 @@ class Wanted:
 
     request: Request
     client_id: str | None
+    #: of the connection that subscribes (rule U7)
+    connection_id: str
     #: records in flight, and bytes of them
     window: int
     window_bytes: int
@@ -107,7 +110,6 @@ class Members:
 
     settings: Settings
     kafka: KafkaClients
-    connection_id: str
     coordinator_thread: CoordinatorThread
     presence: Presence
     checkpoints: CheckpointThread
@@ -119,8 +121,14 @@ class Members:
     probe: Probe
     #: the readers that were started, by member id
     _reading: dict[str, Reading] = field(default_factory=dict[str, Reading], init=False)
+    #: asks Kafka where topics end
+    _ends: LogEnds = field(init=False)
     #: readers that were stopped and did not end in time: Kafka is away, and others are not waited for
     _late: Reading | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without members."""
+        self._ends = LogEnds(self.kafka.topics)
 
     def close(self) -> None:
         """Stop reading for members that were attached while the connection was being closed."""
@@ -128,6 +136,7 @@ class Members:
             readers.stop()
         for readers in self._reading.values():
             self._await_end(readers)
+        self._ends.close()
 
     def attach(self, wanted: Wanted) -> Future[Served]:
         """Attach a member in the coordinator thread; the future raises as `Connection.subscribe`."""
@@ -165,6 +174,7 @@ class Members:
                 name=wanted.name,
                 rank=wanted.rank,
                 session_name=session,
+                ends=lambda: self._ends.of(served.membership.subscription.topic),
                 taken_over=transaction.taken_over if transaction is not None else lambda: None,
             )
             self._start_readers(served)
@@ -214,7 +224,7 @@ class Members:
             takes=taking(
                 definition,
                 client_id=wanted.client_id if attachment.key.durable else None,
-                connection_id=self.connection_id,
+                connection_id=wanted.connection_id,
             ),
             transacted=wanted.transaction is not None,
             durable=attachment.key.durable,

@@ -59,7 +59,8 @@ class Opened:
         self._settings = settings
         self._connection_id = connection_id
         self._recorder = recorder
-        self._keeper: ClientIdKeeper | None = None
+        #: by the id of the connection that has the client id
+        self._keepers: dict[str, ClientIdKeeper] = {}
         self.kafka = kafka
         self.journal = kafka.journal()
         self._topics = kafka.topics()
@@ -83,7 +84,6 @@ class Opened:
         self.members = Members(
             settings=settings,
             kafka=kafka,
-            connection_id=connection_id,
             coordinator_thread=self.thread,
             presence=self._presence,
             checkpoints=self._checkpoints,
@@ -114,10 +114,13 @@ class Opened:
 
     # -- the client id
 
-    def hold(self, client_id: str, on_displaced: Callable[[KafkadurError], None]) -> Future[None]:
-        """Take a restricted client id, and keep it until `let_go`; the future raises `InvalidClientId`.
+    def hold(
+        self, client_id: str, connection_id: str, on_displaced: Callable[[KafkadurError], None]
+    ) -> Future[None]:
+        """Take a restricted client id for a connection; the future raises `InvalidClientId`.
 
-        `on_displaced` is called, in any thread, when another connection has taken the client id.
+        It is kept until `let_go`. `on_displaced` is called, in any thread, when another connection has taken
+        the client id.
         """
         coordinator = self._new_coordinator(self._presence)
         make = partial(
@@ -126,18 +129,19 @@ class Opened:
             prefix=self._settings.prefix,
             namespace=self._settings.namespace,
             client_id=client_id,
-            connection=self._connection_id,
+            connection=connection_id,
             name=process_name(),
             ttl_ms=self._settings.session_ms,
         )
-        self._keeper = ClientIdKeeper(coordinator, self._presence, make, on_displaced=on_displaced)
-        return self._keeper.take()
+        keeper = ClientIdKeeper(coordinator, self._presence, make, on_displaced=on_displaced)
+        self._keepers[connection_id] = keeper
+        return keeper.take()
 
-    def let_go(self) -> None:
-        """Release the client id, or stop trying to take it."""
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
+    def let_go(self, connection_id: str) -> None:
+        """Release the client id of a connection, or stop trying to take it; nothing if it has none."""
+        keeper = self._keepers.pop(connection_id, None)
+        if keeper is not None:
+            keeper.close()
 
     # -- closing
 
@@ -156,7 +160,8 @@ class Opened:
         self.members.close()
         self._checkpoints.close()
         self._history.close()
-        self.let_go()
+        for connection_id in list(self._keepers):
+            self.let_go(connection_id)
         presences.release(self._settings.redis, self._settings.redis_timeout.total_seconds())
         self._coordinator.close()
         self.journal.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kafkadur.consumer.member import Member
@@ -27,6 +27,8 @@ class Served:
     rank: Rank
     #: the transacted session that it belongs to; empty: none
     session_name: str
+    #: asks Kafka where the partitions of the topic end for readers of committed messages; blocks
+    ends: Callable[[], Mapping[int, int]] = dict
     #: called when it is attached again: others may have ended the session's transaction in Kafka
     taken_over: Callable[[], None] = lambda: None
     #: earliest time of the next exchange (monotonic seconds), after the server did not answer

@@ -97,12 +97,14 @@ class Connection(Subscribing, ClosingContext):
         probe: Probe = no_probe,
         guest: bool = False,
         parent: Connection | None = None,
+        opened: Opened | None = None,
         kafka: Callable[[Settings], KafkaClients] = KafkaClients,
     ) -> None:
         """Store the settings; `open` connects. `kafka` makes what talks to Kafka from the settings.
 
         `guest`: use the client id without holding it, as tools do that work on the subscriptions of other
-        connections. `parent`: the connection that holds the client id for this one.
+        connections. `parent`: the connection that holds the client id for this one. `opened`: the threads and
+        clients of another connection, which this one uses instead of its own.
         """
         self.settings = settings
         self._kafka = kafka(settings)
@@ -116,6 +118,8 @@ class Connection(Subscribing, ClosingContext):
         self._recorder = recorder
         self._probe = probe
         self._opened: Opened | None = None
+        self._shared = opened
+        self._displaced_by: KafkadurError | None = None
         self._finalizer: weakref.finalize[..., object] | None = None
         self._subscriptions: list[Subscription[Any, Any]] = []
         self._producers: list[Producer[Any, Any]] = []
@@ -129,7 +133,18 @@ class Connection(Subscribing, ClosingContext):
         Raises `CoordinatorUnavailable`, `CoordinatorRefused`, and `InvalidClientId` if another live
         connection holds a restricted client id (rule C1).
         """
-        opened = self._opened = Opened(
+        opened = self._opened = self._shared or self._new_opened()
+        try:
+            if self._shared is None:
+                self._finalizer = close_when_collected(self, opened)
+                outcome(opened.connect())
+            self._hold(opened, self.settings.client_id, self.settings.client_id_policy)
+        except BaseException:
+            self.close()
+            raise
+
+    def _new_opened(self) -> Opened:
+        return Opened(
             self.settings,
             self._kafka,
             connection_id=self.id,
@@ -137,13 +152,6 @@ class Connection(Subscribing, ClosingContext):
             recorder=self._recorder,
             probe=self._probe,
         )
-        self._finalizer = close_when_collected(self, opened)
-        try:
-            outcome(opened.connect())
-            self._hold(opened, self.settings.client_id, self.settings.client_id_policy)
-        except BaseException:
-            self.close()
-            raise
 
     def _hold(self, opened: Opened, client_id: str | None, policy: ClientIdPolicy) -> None:
         """Take a client id if it is restricted."""
@@ -156,13 +164,18 @@ class Connection(Subscribing, ClosingContext):
                 tell(error)
 
         try:
-            outcome(opened.hold(client_id, on_displaced))
+            outcome(opened.hold(client_id, self.id, on_displaced))
         except BaseException:
-            opened.let_go()
+            opened.let_go(self.id)
             raise
 
     def _displaced(self, error: KafkadurError) -> None:
         """Another connection has taken the client id: stop the members of this one. Any thread."""
+        if self._shared is not None:
+            self._displaced_by = error
+            for subscription in list(self._subscriptions):
+                subscription.fail(error)
+            return
         for connection in (self, *self._guests):
             if connection._opened is not None:
                 connection._opened.thread.displace(error)
@@ -211,13 +224,15 @@ class Connection(Subscribing, ClosingContext):
             for each in contexts:
                 with first:
                     each.close()
-            if self._opened is not None:
+            if self._opened is not None and self._shared is None:
                 self._opened.write_last()
             for producer in self._producers:
                 with first:
                     producer.close()
         finally:
-            if self._opened is not None:
+            if self._shared is not None:
+                self._shared.let_go(self.id)
+            elif self._opened is not None:
                 self._opened.close()
         first.reraise()
 
@@ -234,8 +249,9 @@ class Connection(Subscribing, ClosingContext):
             raise NotConnected(remedy="enter the connection's context, or call open(), first")
         if self._parent is not None:
             self._parent._use()
-        if self._opened.thread.displaced is not None:
-            raise self._opened.thread.displaced
+        displaced = self._displaced_by or self._opened.thread.displaced
+        if displaced is not None:
+            raise displaced
         self._used = True
         return self._opened
 
@@ -319,5 +335,16 @@ class Connection(Subscribing, ClosingContext):
         settings = self.settings.model_copy(update={"kafka": {**self.settings.kafka, **kafka}})
         other = Connection(settings, guest=True, parent=self, kafka=self._kafka.elsewhere)
         self._guests.append(other)
+        other.open()
+        return other
+
+    def for_client(self, client_id: str | None) -> Connection:
+        """Part of the gateway: open a connection of another client, which uses the threads of this one.
+
+        It has an id and a client id of its own; None: it has no client id. Close it before this one. Raises
+        as `open`.
+        """
+        settings = self.settings.model_copy(update={"client_id": client_id})
+        other = Connection(settings, kafka=lambda _: self._kafka, opened=self._use())
         other.open()
         return other

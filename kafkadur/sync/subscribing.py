@@ -53,7 +53,7 @@ from kafkadur_sharing.definition import (
     SubscriptionType,
     TypeName,
 )
-from kafkadur_sharing.errors import IllegalState, NotConnected
+from kafkadur_sharing.errors import IllegalState, KafkadurError, NotConnected
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
@@ -99,6 +99,8 @@ class Subscribing(DurableSubscriptions):
     _subscriptions: list[Subscription[Any, Any]]
     _sessions: list[Session]
     _opened: Opened | None
+    id: str
+    _displaced_by: KafkadurError | None
 
     @overload
     def subscribe(
@@ -325,6 +327,7 @@ class Subscribing(DurableSubscriptions):
         wanted = Wanted(
             request=request,
             client_id=self.settings.client_id,
+            connection_id=self.id,
             name=name or process_name(),
             window=window,
             window_bytes=window_bytes,
@@ -338,10 +341,16 @@ class Subscribing(DurableSubscriptions):
             inline=INLINE,
         )
         subscription: Subscription[V, K] = Subscription(self._leave, self._attach(wanted), signal, bell)
+        self._add(subscription, session)
+        return subscription
+
+    def _add(self, subscription: Subscription[Any, Any], session: Session | None) -> None:
+        """Note a new subscription, here and in its session."""
         if session is not None:
             session.join(subscription)
         self._subscriptions.append(subscription)
-        return subscription
+        if self._displaced_by is not None:
+            subscription.fail(self._displaced_by)
 
     def _attach(self, wanted: Wanted) -> Served:
         """Attach a member; one that is attached after the caller has given up is detached again."""

@@ -91,6 +91,11 @@ def outcome(future: concurrent.futures.Future[T]) -> T:
     return future.result()
 
 
+def in_thread(job: Callable[[], T]) -> T:
+    """Run a job that blocks; the calling thread may wait."""
+    return job()
+
+
 def kept(future: concurrent.futures.Future[T]) -> T:
     """Wait for the result of a job of another thread; the job goes on if the waiting is interrupted."""
     return future.result()

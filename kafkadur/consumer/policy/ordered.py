@@ -67,7 +67,7 @@ class OrderedPolicy(Policy):
 
     def holds_back(self, delay: int) -> bool:
         """Whether the record comes again at once, or the order is strict."""
-        return delay == 0 or self._terms.window == 1 or self.strict
+        return delay == 0 or self._terms.single or self.strict
 
     def hold_back(self, chunk: Chunk, index: int) -> None:
         """Have new messages of the lane wait for a record that is rolled back."""

@@ -207,7 +207,7 @@ class SharedPolicy(Policy):
         if over <= 0:
             return []
         # with a window of one a chunk that was begun is dispatched without the lock
-        begun = self._in_flight.chunks if self._terms.window == 1 else []
+        begun = self._in_flight.chunks if self._terms.single else []
         return [
             chunk for chunk in reversed(self._queue.ready) if not chunk.lease.isolated and chunk not in begun
         ]
