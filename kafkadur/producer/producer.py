@@ -59,7 +59,6 @@ _POLL_SECONDS: Final = 0.1
 _MOST_PARTITION: Final = (1 << 31) - 1
 _MOST_TIMESTAMP: Final = (1 << 63) - 1
 
-
 #: Types of values and keys; the defaults are those without a serializer.
 V_contra = TypeVar("V_contra", contravariant=True, default=str | bytes | None)
 K_contra = TypeVar("K_contra", contravariant=True, default=str | bytes | None)
@@ -96,8 +95,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
     ) -> None:
         """Start the producer; it connects by itself when needed.
 
-        `tracing`: traces sent messages as spans, with their context in the headers. `client` makes its client
-        of Kafka from the configuration.
+        `tracing` makes spans of sent messages. `client` makes its client of Kafka from the configuration.
         """
         self._make_client = client
         self._tracing = tracing
@@ -216,15 +214,13 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
     ) -> asyncio.Future[Receipt]:
         """Put a message into the buffer and return an awaitable for its receipt; needs a running event loop.
 
-        The message is on its way when this returns, so many can be under way before the first is awaited, and
-        they keep the order of the calls. While the buffer is full, messages wait in the memory of this
-        process without blocking the loop: await receipts from time to time.
+        The message is on its way when this returns: many can be under way before the first is awaited. They
+        keep the order of the calls. While the buffer is full, messages wait in the memory of this process.
 
-        Parameters and errors are those of `publish`, except that awaiting raises `DeliveryFailed`. Cancelling
-        the awaitable does not withdraw a message that is already in the buffer.
+        Parameters and errors as of `publish`; awaiting raises `DeliveryFailed`. Cancelling withdraws nothing.
         """
         loop = asyncio.get_running_loop()
-        outbox = self._outboxes.get(loop) or self._new_outbox(loop)
+        outbox = self._outbox(loop)
         future: asyncio.Future[Receipt] = loop.create_future()
         times = None
         if delay is not None or not_before is not None or time_to_live is not None:
@@ -234,14 +230,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         )
         report = partial(self._send_report, outbox, future, sent_id)
         outgoing = self._outgoing(topic, value, key, partition, timestamp, headers, report)
-        try:
-            # Later messages wait behind a waiting message, so that the order of the calls is kept.
-            if outbox.drainer is not None or not self._enqueue(outgoing):
-                outbox.waiting.append((outgoing, future))
-                if outbox.drainer is None:
-                    outbox.drainer = loop.create_task(self._drain(outbox))
-        except DeliveryFailed as error:
-            future.set_exception(error)
+        self._put(outgoing, future, outbox)
         return future
 
     def flush(self, timeout: float | None = None) -> None:
@@ -270,8 +259,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         try:
             self._wait_for_reports(timeout)
         finally:
-            # Also after a signal ended the wait: else librdkafka would go on waiting.
-            if len(self._kafka):
+            if len(self._kafka):  # a signal ended the wait: librdkafka would go on waiting
                 self._kafka.purge()
                 self._wait_for_reports(_POLL_SECONDS)
             self._stopped = True
@@ -428,7 +416,20 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             with self._room:
                 self._room.notify_all()
 
-    def _new_outbox(self, loop: asyncio.AbstractEventLoop) -> Outbox:
+    def _put(self, outgoing: Outgoing, future: asyncio.Future[Receipt], outbox: Outbox) -> None:
+        """Put a message of a loop into the buffer, behind those that wait: the order of calls is kept."""
+        try:
+            if outbox.drainer is not None or not self._enqueue(outgoing):
+                outbox.waiting.append((outgoing, future))
+                if outbox.drainer is None:
+                    outbox.drainer = outbox.loop.create_task(self._drain(outbox))
+        except DeliveryFailed as error:
+            future.set_exception(error)
+
+    def _outbox(self, loop: asyncio.AbstractEventLoop) -> Outbox:
+        known = self._outboxes.get(loop)
+        if known is not None:
+            return known
         with self._lock:
             for old in [known for known in self._outboxes if known.is_closed()]:
                 del self._outboxes[old]
@@ -544,8 +545,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
     def _wait_for_reports(self, timeout: float | None) -> int:
         """Return how many messages have no report after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        # In slices, because signals are served only between two calls of librdkafka.
-        while True:
+        while True:  # in slices, because signals are served only between two calls of librdkafka
             left = _POLL_SECONDS if deadline is None else min(_POLL_SECONDS, deadline - time.monotonic())
             try:
                 pending = self._kafka.flush(max(left, 0.0))
