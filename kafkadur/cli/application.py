@@ -43,6 +43,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "run.run": "Run the handlers of an app until SIGTERM or Ctrl-C.",
         "serve.serve": "Serve a page and a JSON API for the subscriptions, until Ctrl-C.",
         "serve.token": "Make a token for the service.",
+        "gateway.gateway": "Let clients of AMQP 1.0 use topics and subscriptions, until Ctrl-C.",
+        "gateway.gateway_user": "Add a user of the gateway to a file.",
         "metrics.metrics": "Serve metrics of all durable subscriptions at /metrics, until Ctrl-C.",
         "doctor.doctor": "Look at the servers and the subscriptions, and say what to change.",
     },
@@ -223,7 +225,7 @@ _GROUPS = {
 for _name, _commands in COMMANDS.items():
     for _place, _help in _commands.items():
         _GROUPS[_name].command(
-            _place.rpartition(".")[2],
+            _place.rpartition(".")[2].replace("_", "-"),
             cls=type("Later", (_Later,), {"place": _place}),
             help=_help,
             rich_help_panel=_name if _GROUPS[_name] is app else None,

@@ -1,0 +1,409 @@
+"""One connection of a client: its open frame, its sessions, and the links that publish and consume."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol, cast
+
+from proton import Condition, Described, Event, Link, Receiver, Sender, Session, Terminus, symbol
+
+from kafkadur.aio.connection import Connection
+from kafkadur.gateway.conditions import (
+    FORCED,
+    INTERNAL_ERROR,
+    NOT_FOUND,
+    RESOURCE_LIMIT,
+    Refused,
+    refused,
+)
+from kafkadur.gateway.consuming import Consuming, Unsubscribing
+from kafkadur.gateway.engine import Engine
+from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, client_id_of
+from kafkadur.gateway.publishing import Load, Publishing, _capabilities
+from kafkadur.gateway.records import Sender as SendingConnection
+from kafkadur.producer.forwarding import ForwardingProducer
+from kafkadur_sharing.errors import ConnectionClosed, InvalidClientId, KafkadurError
+from kafkadur_sharing.redelivery import Redelivery
+
+_log = logging.getLogger("kafkadur.gateway")
+
+#: Capabilities that clients ask for: Qpid JMS uses shared subscriptions and delivery delay only where they
+#: are offered.
+_CAPABILITIES: Final = ("sole-connection-for-container", "DELAYED_DELIVERY", "ANONYMOUS-RELAY", "SHARED-SUBS")
+#: Bytes that a client may have sent in a session and that were not read.
+_SESSION_BYTES: Final = 4 * 2**20
+#: The descriptors of filters of a source, as symbols and as numeric codes.
+_SELECTORS: Final = frozenset[object]({"apache.org:selector-filter:string", 0x0000_468C_0000_0004})
+_NO_LOCALS: Final = frozenset[object]({"apache.org:no-local-filter:list", 0x0000_468C_0000_0003})
+
+
+class Services(Protocol):
+    """The part of the gateway that a connection uses."""
+
+    most_message_bytes: int
+    most_unsettled_bytes: int
+    most_links: int
+    counts_released: bool
+    redelivery: Redelivery | None
+    name: str
+
+    async def connect(self, client_id: str | None) -> Connection:
+        """Open a connection of a client."""
+        ...
+
+    @property
+    def host(self) -> Connection:
+        """The connection without a client id, whose threads all others use."""
+        ...
+
+    @property
+    def producer(self) -> ForwardingProducer:
+        """The producer of all connections."""
+        ...
+
+    async def partitions(self, topic: str) -> int:
+        """Return the number of partitions of a topic; 0: there is no such topic."""
+        ...
+
+    def ended(self, client: Client) -> None:
+        """A connection has ended."""
+
+
+class Client:
+    """The handler of one connection. Everything happens in one event loop."""
+
+    def __init__(self, engine: Engine, services: Services) -> None:
+        """A connection whose client has authenticated."""
+        self._engine = engine
+        self._services = services
+        self._connection: Connection | None = None
+        #: resolved when the connection is open; its exception: it was refused
+        self._opened: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._opened.add_done_callback(_heard)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._load = Load()
+        self._consuming: dict[Link, Consuming | Unsubscribing] = {}
+        self._publishing: dict[Link, Publishing] = {}
+        self._closing = False
+
+    # -- events of the engine
+
+    def on_event(self, event: Event) -> None:
+        """Take an event of Proton."""
+        act = self._acts().get(event.type)
+        if act is not None:
+            act(event)
+
+    def _acts(self) -> dict[Any, Callable[[Event], None]]:
+        return {
+            Event.CONNECTION_REMOTE_OPEN: self._on_open,
+            Event.CONNECTION_REMOTE_CLOSE: self._on_close,
+            Event.SESSION_REMOTE_OPEN: self._on_session,
+            Event.SESSION_REMOTE_CLOSE: self._on_session_close,
+            Event.LINK_REMOTE_OPEN: self._on_link,
+            Event.LINK_REMOTE_CLOSE: lambda event: self._on_detach(event, closed=True),
+            Event.LINK_REMOTE_DETACH: lambda event: self._on_detach(event, closed=False),
+            Event.LINK_FLOW: self._on_flow,
+            Event.DELIVERY: self._on_delivery,
+            Event.TRANSPORT_ERROR: self._on_error,
+        }
+
+    def on_writable(self) -> None:
+        """The socket takes more bytes again."""
+        for consuming in self._consuming.values():
+            if isinstance(consuming, Consuming):
+                consuming.on_writable()
+
+    def on_lost(self) -> None:
+        """The socket is closed."""
+        self._spawn(self._leave(lost=not self._closing))
+
+    def _on_error(self, event: Event) -> None:
+        condition = None if event.transport is None else event.transport.condition
+        _log.info("the connection of %s has failed: %s", self._engine.peer, condition)
+
+    # -- the connection
+
+    def _on_open(self, _event: Event) -> None:
+        self._engine.opened()
+        self._spawn(self._open())
+
+    async def _open(self) -> None:
+        connection = self._engine.connection
+        client_id = client_id_of(str(connection.remote_container or ""))
+        connection.container = self._services.name
+        connection.offered_capabilities = [symbol(each) for each in _CAPABILITIES]
+        properties: dict[Any, Any] = {symbol("product"): "kafkadur"}
+        try:
+            opened = await self._services.connect(client_id)
+        except KafkadurError as error:
+            properties[symbol("amqp:connection-establishment-failed")] = True
+            connection.properties = properties
+            connection.open()
+            info: Any = None
+            if isinstance(error, InvalidClientId):
+                info = {symbol("invalid-field"): symbol("container-id")}
+            answer = refused(error)
+            connection.condition = Condition(answer.condition, answer.description, info)
+            connection.close()
+            self._refuse_links(error)
+        else:
+            self._connection = opened
+            if self._engine.lost or self._closing:
+                await opened.close()
+                return
+            connection.properties = properties
+            connection.open()
+            if not self._opened.done():
+                self._opened.set_result(opened)
+        self._engine.soon()
+
+    def _on_close(self, _event: Event) -> None:
+        self._closing = True
+        self._spawn(self._close())
+
+    async def _close(self) -> None:
+        await self._leave(lost=False)
+        self._engine.connection.close()
+        self._engine.soon()
+
+    async def stop(self) -> None:
+        """End the connection, because the gateway stops: clients may connect to another one."""
+        if self._closing:
+            return
+        self._closing = True
+        await self._leave(lost=False)
+        connection = self._engine.connection
+        connection.condition = Condition(FORCED, "The gateway stops.")
+        connection.close()
+        self._engine.process()
+
+    def _refuse_links(self, error: KafkadurError) -> None:
+        """Have the links that wait for the connection to be open end."""
+        if not self._opened.done():
+            self._opened.set_exception(error)
+
+    async def _leave(self, *, lost: bool) -> None:
+        self._refuse_links(ConnectionClosed())
+        for publishing in self._publishing.values():
+            publishing.end()
+        links, self._consuming, self._publishing = list(self._consuming.values()), {}, {}
+        if lost:
+            await asyncio.gather(*(each.lose() for each in links), return_exceptions=True)
+        else:
+            await asyncio.gather(*(each.close(unsubscribes=False) for each in links), return_exceptions=True)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+        self._services.ended(self)
+
+    # -- sessions
+
+    def _on_session(self, event: Event) -> None:
+        session = cast("Session", event.session)
+        session.incoming_capacity = _SESSION_BYTES
+        session.open()
+        self._engine.soon()
+
+    def _on_session_close(self, event: Event) -> None:
+        session = cast("Session", event.session)
+        for link in [each for each in (*self._consuming, *self._publishing) if each.session == session]:
+            self._end_link(link, unsubscribes=False)
+        session.close()
+        self._engine.soon()
+
+    # -- links
+
+    def _on_link(self, event: Event) -> None:
+        link = cast("Link", event.link)
+        many = len(self._consuming) + len(self._publishing) >= self._services.most_links
+        if many:
+            most = self._services.most_links
+            _refuse(link, Refused(RESOURCE_LIMIT, f"A connection has at most {most} links."))
+            self._engine.soon()
+        elif isinstance(link, Receiver):
+            self._spawn(self._attach_publishing(link))
+        elif isinstance(link, Sender):
+            self._spawn(self._attach_consuming(link, _facts(link)))
+
+    async def _attach_publishing(self, link: Receiver) -> None:
+        try:
+            connection = await asyncio.shield(self._opened)
+        except KafkadurError:
+            return  # the connection was refused
+        settings = connection.settings
+        publishing = Publishing(
+            link,
+            SendingConnection(
+                client_id=settings.client_id, connection_id=connection.id, user=self._engine.user
+            ),
+            engine=self._engine,
+            producer=self._services.producer,
+            partitions=self._services.partitions,
+            load=self._load,
+            most_bytes=self._services.most_message_bytes,
+        )
+        self._publishing[link] = publishing
+        await self._attach(publishing.attach(), publishing.refuse)
+
+    async def _attach_consuming(self, link: Sender, facts: ReceivingLink) -> None:
+        try:
+            connection = await asyncio.shield(self._opened)
+            asked = asked_for(facts)
+        except Refused as error:
+            _refuse(link, error)
+            self._engine.soon()
+            return
+        except KafkadurError:
+            return  # the connection was refused
+        owner = self._services.host if asked.is_global else connection
+        if facts.address is None:
+            await self._attach_unsubscribing(link, asked, owner)
+            return
+        services = self._services
+        consuming = Consuming(
+            link,
+            asked,
+            engine=self._engine,
+            counts_released=services.counts_released,
+            redelivery=services.redelivery,
+            most_bytes=services.most_unsettled_bytes,
+        )
+        self._consuming[link] = consuming
+        await self._attach(consuming.attach(owner), consuming.refuse)
+
+    async def _attach_unsubscribing(self, link: Sender, asked: Asked, owner: Connection) -> None:
+        unsubscribing = Unsubscribing(link, asked.durable or "", engine=self._engine)
+        self._consuming[link] = unsubscribing
+
+        async def attach() -> None:
+            if not await unsubscribing.attach(owner):
+                raise Refused(NOT_FOUND, f"There is no durable subscription {asked.durable!r}.")
+
+        await self._attach(attach(), lambda error: _refuse(link, error))
+
+    async def _attach(self, attaching: Awaitable[None], refuse: Callable[[Refused], None]) -> None:
+        try:
+            await attaching
+        except Refused as error:
+            refuse(error)
+        except KafkadurError as error:
+            refuse(refused(error))
+        self._engine.soon()
+
+    def _on_flow(self, event: Event) -> None:
+        consuming = self._consuming.get(cast("Link", event.link))
+        if isinstance(consuming, Consuming):
+            consuming.on_flow()
+
+    def _on_delivery(self, event: Event) -> None:
+        link, delivery = cast("Link", event.link), event.delivery
+        if isinstance(link, Receiver):
+            publishing = self._publishing.get(link)
+            if publishing is not None:
+                publishing.read()
+            return
+        consuming = self._consuming.get(link)
+        if isinstance(consuming, Consuming) and delivery is not None and delivery.updated:
+            consuming.on_disposition(delivery)
+
+    def _on_detach(self, event: Event, *, closed: bool) -> None:
+        self._spawn(self._detach(cast("Link", event.link), closed=closed))
+
+    async def _detach(self, link: Link, *, closed: bool) -> None:
+        publishing = self._publishing.pop(link, None)
+        if publishing is not None:
+            publishing.end()
+        consuming = self._consuming.pop(link, None)
+        if consuming is not None:
+            try:
+                await consuming.close(unsubscribes=closed)
+            except KafkadurError as error:
+                answer = refused(error)
+                link.condition = Condition(answer.condition, answer.description)
+                closed = True
+        if closed:
+            link.close()
+        else:
+            link.detach()
+        link.free()
+        self._engine.soon()
+
+    def _end_link(self, link: Link, *, unsubscribes: bool) -> None:
+        publishing = self._publishing.pop(link, None)
+        if publishing is not None:
+            publishing.end()
+        consuming = self._consuming.pop(link, None)
+        if consuming is not None:
+            self._spawn(consuming.close(unsubscribes=unsubscribes))
+
+    # -- tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        _log.error("the connection of %s met a defect", self._engine.peer, exc_info=error)
+        connection = self._engine.connection
+        connection.condition = Condition(INTERNAL_ERROR, "The gateway met a defect; its log says which.")
+        connection.close()
+        self._engine.soon()
+
+
+def _facts(link: Sender) -> ReceivingLink:
+    """Copy what a client asks for: a terminus must not be used after its link."""
+    source = link.remote_source
+    selector, no_local = _filters(source)
+    return ReceivingLink(
+        name=link.name,
+        address=source.address if source.type == Terminus.SOURCE else None,
+        capabilities=_capabilities(source) if source.type == Terminus.SOURCE else frozenset(),
+        durable=source.durability != Terminus.NONDURABLE or source.expiry_policy == Terminus.EXPIRE_NEVER,
+        selector=selector,
+        no_local=no_local,
+    )
+
+
+def _filters(source: Terminus) -> tuple[str | None, bool]:
+    """Return the selector, and whether the client's own messages are left out."""
+    data = source.filter
+    data.rewind()
+    if data.next() is None:
+        return None, False
+    filters = data.get_object()
+    selector, no_local = None, False
+    for value in filters.values() if isinstance(filters, dict) else ():
+        if not isinstance(value, Described):
+            continue
+        if value.descriptor in _SELECTORS:
+            selector = str(value.value)
+        elif value.descriptor in _NO_LOCALS:
+            no_local = True
+    return selector, no_local
+
+
+def _refuse(link: Link, error: Refused) -> None:
+    """Refuse an attach: a null terminus says that there is none."""
+    if isinstance(link, Receiver):
+        link.source.copy(link.remote_source)
+        link.target.type = Terminus.UNSPECIFIED
+    else:
+        link.source.type = Terminus.UNSPECIFIED
+        link.target.copy(link.remote_target)
+    link.open()
+    link.condition = Condition(error.condition, error.description)
+    link.close()
+
+
+def _heard(future: asyncio.Future[Connection]) -> None:
+    """Mark the error of opening as retrieved: a connection may have no link that waits for it."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,333 @@
+"""A link that carries messages to a client: one consumer of a subscription, in the terms of AMQP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
+
+import proton
+from proton import Condition, Link, Terminus
+
+from kafkadur.aio.connection import Connection
+from kafkadur.aio.subscription import Subscription
+from kafkadur.consumer.delivery import Batch, Delivery
+from kafkadur.gateway.conditions import Refused, refused
+from kafkadur.gateway.identity import Asked
+from kafkadur.gateway.records import to_message
+from kafkadur_sharing.definition import SubscriptionType
+from kafkadur_sharing.errors import AlreadySettled, ConnectionClosed, KafkadurError, LeaseLost
+from kafkadur_sharing.redelivery import Redelivery
+
+_log = logging.getLogger("kafkadur.gateway")
+
+#: Messages that are taken and sent at once.
+_AT_ONCE: Final = 100
+#: Bytes of messages that are made before the socket gets them.
+_WRITE_BYTES: Final = 65_536
+#: The window with which a consumer attaches. The credit of the client sets it from then on; it must not be 1,
+#: because then it could not change.
+_FIRST_WINDOW: Final = 2
+#: A window is made smaller when the client has less than this part of it.
+_SHRINK_BELOW: Final = 0.7
+#: Seconds after which a client gets an answer to a drain also where Kafka does not tell whether a message
+#: waits.
+_DRAIN_S: Final = 30.0
+
+
+class _Engine(Protocol):
+    """The part of the engine that a link uses."""
+
+    writable: bool
+
+    def soon(self) -> None:
+        """Send what the link has said."""
+
+    def process(self) -> None:
+        """Send it now."""
+
+
+class Consuming:
+    """One consumer, from the attach of its link to the end. Everything happens in one event loop."""
+
+    def __init__(
+        self,
+        link: Link,
+        asked: Asked,
+        *,
+        engine: _Engine,
+        counts_released: bool,
+        redelivery: Redelivery | None,
+        most_bytes: int,
+    ) -> None:
+        """`counts_released`: a message that a client releases counts as an attempt.
+
+        `redelivery`: the policy of a subscription that is created. `most_bytes`: of messages that the client
+        has and has not settled.
+        """
+        self._redelivery = redelivery
+        self._most_bytes = most_bytes
+        self._link = link
+        self._asked = asked
+        self._engine = engine
+        self._counts_released = counts_released
+        self._connection: Connection | None = None
+        self._subscription: Subscription | None = None
+        self._delivering: asyncio.Task[None] | None = None
+        #: set when credit, drain mode or the socket may have changed
+        self._changed = asyncio.Event()
+        self._tags = itertools.count(1)
+        #: messages that the client has and has not settled, by the tag of their delivery
+        self._unsettled: dict[str, Delivery] = {}
+        self._window = _FIRST_WINDOW
+        self._presettled = link.remote_snd_settle_mode == Link.SND_SETTLED
+
+    # -- the beginning
+
+    async def attach(self, connection: Connection) -> None:
+        """Attach to the subscription, and answer the client's attach; raises errors of `subscribe`."""
+        asked = self._asked
+        self._connection = connection
+        self._subscription = await connection.subscribe(
+            asked.topic,
+            type=asked.type,
+            durable=asked.durable,
+            shared=asked.shared,
+            selector=asked.selector,
+            no_local=asked.no_local and asked.type is SubscriptionType.EXCLUSIVE,
+            window=_FIRST_WINDOW,
+            window_bytes=self._most_bytes,
+            redelivery=self._redelivery,
+            on_change="replace" if asked.durable is not None else None,  # as JMS says (U4, S3)
+        )
+        link = self._link
+        link.source.copy(link.remote_source)
+        link.target.copy(link.remote_target)
+        link.snd_settle_mode = Link.SND_SETTLED if self._presettled else Link.SND_UNSETTLED
+        link.rcv_settle_mode = Link.RCV_FIRST
+        link.open()
+        self._fit_window()
+        self._delivering = asyncio.create_task(self._deliver(self._subscription))
+        self._engine.soon()
+
+    # -- what the client says
+
+    def on_flow(self) -> None:
+        """The client has given credit, or asks to drain it."""
+        if self._subscription is not None:
+            self._fit_window()
+            self._changed.set()
+
+    def on_writable(self) -> None:
+        """The socket takes bytes again."""
+        self._changed.set()
+
+    def on_disposition(self, disposition: proton.Delivery) -> None:
+        """The client has settled a message, or said what becomes of it."""
+        state, settled = disposition.remote_state, disposition.settled
+        if not settled and state not in _OUTCOMES:
+            return
+        delivery = self._unsettled.pop(str(disposition.tag), None)
+        if delivery is not None:
+            with contextlib.suppress(AlreadySettled, LeaseLost):  # it comes again
+                self._settle(delivery, disposition)
+        if not settled:
+            disposition.update(state)
+        disposition.settle()
+        self._fit_window()
+        self._engine.soon()
+
+    def _settle(self, delivery: Delivery, disposition: proton.Delivery) -> None:
+        state, remote = disposition.remote_state, disposition.remote
+        if state == proton.Delivery.ACCEPTED:
+            delivery.ack_nowait()
+        elif state == proton.Delivery.REJECTED:
+            delivery.reject_nowait(_reason(remote))
+        elif state == proton.Delivery.MODIFIED and remote.undeliverable:
+            delivery.reject_nowait("the client says that it cannot be delivered here")
+        elif (state == proton.Delivery.MODIFIED and remote.failed) or self._counts_released:
+            delivery.rollback_nowait()
+        else:
+            delivery.release_nowait()
+
+    def _fit_window(self) -> None:
+        """Let the subscription hold what the client has, and has credit for."""
+        wanted = len(self._unsettled) + max(self._link.credit, 0)
+        if self._subscription is None or self._window * _SHRINK_BELOW < wanted <= self._window:
+            return
+        if wanted != self._window:
+            self._window = wanted
+            self._subscription.set_window(wanted)
+
+    # -- delivering
+
+    async def _deliver(self, subscription: Subscription) -> None:
+        try:
+            while not subscription.is_stopping:
+                await self._deliver_some(subscription)
+        except ConnectionClosed:
+            return
+        except KafkadurError as error:
+            _log.warning("a consumer of %s ends: %s", self._asked.topic, error)
+            self.refuse(refused(error))
+
+    async def _deliver_some(self, subscription: Subscription) -> None:
+        self._changed.clear()
+        link = self._link
+        most = min(link.credit, _AT_ONCE)
+        if most <= 0 or not self._engine.writable:
+            await self._changed.wait()
+            return
+        batch = await subscription.receive_batch(most, 0)
+        if batch is None and link.drain_mode:
+            batch = await self._unless_changed(subscription.receive_available(most, _DRAIN_S))
+            if batch is None and not self._changed.is_set():
+                link.drained()
+                self._engine.soon()
+        elif batch is None:
+            batch = await self._unless_changed(subscription.receive_batch(most))
+        if batch is not None:
+            await self._send(batch)
+            await asyncio.sleep(0)  # other links have their turn
+
+    async def _unless_changed(self, receiving: Coroutine[Any, Any, Batch | None]) -> Batch | None:
+        """Receive until the client says something else; None then."""
+        task = asyncio.create_task(receiving)
+        change = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait((task, change), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            change.cancel()
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            return None
+
+    async def _send(self, batch: Batch) -> None:
+        link, size = self._link, 0
+        for delivery in batch:
+            if size > _WRITE_BYTES:
+                self._engine.process()
+                size = 0
+            while not self._engine.writable:  # a client that reads slowly does not fill the memory
+                self._changed.clear()
+                await self._changed.wait()
+            encoded = to_message(
+                topic=delivery.topic,
+                value=delivery.raw_value,
+                headers=delivery.headers,
+                timestamp_ms=delivery.timestamp,
+                attempt=delivery.attempt,
+                redelivered=delivery.redelivered,
+            )
+            tag = str(next(self._tags))
+            size += len(encoded)
+            sent = link.delivery(tag)
+            link.stream(encoded)
+            link.advance()
+            if self._presettled:
+                sent.settle()
+                with contextlib.suppress(AlreadySettled, LeaseLost):  # it comes again
+                    delivery.ack_nowait()
+            else:
+                self._unsettled[tag] = delivery
+        if self._presettled:
+            self._fit_window()
+        self._engine.soon()
+
+    # -- the end
+
+    def refuse(self, error: Refused) -> None:
+        """End the link with an error; before it was attached this refuses the attach."""
+        link = self._link
+        if not link.state & proton.Endpoint.LOCAL_ACTIVE:
+            # a null source says that there is no subscription: else a client takes the link for attached
+            link.source.type = Terminus.UNSPECIFIED
+            link.target.copy(link.remote_target)
+            link.open()
+        link.condition = Condition(error.condition, error.description)
+        link.close()
+        self._engine.soon()
+
+    async def close(self, *, unsubscribes: bool) -> None:
+        """Detach from the subscription; messages that the client has not settled are given back, uncounted.
+
+        `unsubscribes`: the client has closed its link, which deletes a durable subscription. Raises errors of
+        unsubscribing.
+        """
+        await self._leave()
+        if unsubscribes and self._asked.durable is not None and self._connection is not None:
+            await self._connection.unsubscribe(self._asked.durable)
+
+    async def lose(self) -> None:
+        """The client is gone: messages that it had not settled come again, and count as attempts."""
+        for delivery in self._unsettled.values():
+            with contextlib.suppress(AlreadySettled, LeaseLost):
+                delivery.rollback_nowait()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        if self._delivering is not None:
+            self._delivering.cancel()
+            await asyncio.wait((self._delivering,))
+        self._unsettled.clear()
+        if self._subscription is not None:
+            with contextlib.suppress(LeaseLost):  # of messages that come again
+                await self._subscription.close()
+
+
+class Unsubscribing:
+    """A link with a null source, which deletes a durable subscription when the client closes it."""
+
+    def __init__(self, link: Link, name: str, *, engine: _Engine) -> None:
+        """`name` of the durable subscription."""
+        self._link = link
+        self._name = name
+        self._engine = engine
+        self._connection: Connection | None = None
+
+    async def attach(self, connection: Connection) -> bool:
+        """Answer the client's attach; returns whether the subscription exists."""
+        known = await connection.known(self._name)
+        if known is None:
+            return False
+        self._connection = connection
+        link = self._link
+        link.source.type = Terminus.SOURCE
+        link.source.address = self._name
+        link.source.durability = Terminus.DELIVERIES
+        link.source.expiry_policy = Terminus.EXPIRE_NEVER
+        link.target.copy(link.remote_target)
+        link.open()
+        self._engine.soon()
+        return True
+
+    async def close(self, *, unsubscribes: bool) -> None:
+        """Delete the subscription if the client closes the link; raises errors of unsubscribing."""
+        if unsubscribes and self._connection is not None:
+            await self._connection.unsubscribe(self._name)
+
+    async def lose(self) -> None:
+        """The client is gone: nothing happens."""
+
+
+_OUTCOMES: Final = (
+    proton.Delivery.ACCEPTED,
+    proton.Delivery.REJECTED,
+    proton.Delivery.RELEASED,
+    proton.Delivery.MODIFIED,
+)
+
+
+def _reason(remote: Any) -> str:  # noqa: ANN401 - a disposition of Proton, which has no stub
+    condition = getattr(remote, "condition", None)
+    if condition is None:
+        return "the client rejected it"
+    return f"{condition.name}: {condition.description or ''}".strip(": ")

@@ -1,0 +1,274 @@
+"""One socket of a client: SASL, then the protocol engine Proton, in the event loop.
+
+Proton parses and makes frames, and keeps the state of sessions, links and deliveries. This module feeds it
+with the bytes of the socket, sends its bytes, tells its events to a `Handler`, and keeps its clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+import proton
+from proton import Collector, Event, Transport
+
+from kafkadur.gateway.sasl import CheckPassword, ProtocolError, SaslServer
+
+_log = logging.getLogger("kafkadur.gateway")
+
+#: Bytes that Proton is asked to send at once.
+_PIECE: Final = 65_536
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """The limits of one connection, and how its client authenticates."""
+
+    #: seconds without a frame after which a client counts as gone
+    idle_timeout: float
+    #: seconds that a client has for SASL and its open frame
+    handshake_timeout: float
+    #: bytes of the largest frame, and number of sessions of a connection
+    max_frame: int
+    max_sessions: int
+    #: whether clients need not say who they are, and who has which password (None: there is no PLAIN)
+    anonymous: bool
+    check_password: CheckPassword | None
+
+
+class Handler(Protocol):
+    """What a connection does."""
+
+    def on_event(self, event: Event) -> None:
+        """Take an event of Proton."""
+
+    def on_writable(self) -> None:
+        """The socket takes more bytes again."""
+
+    def on_lost(self) -> None:
+        """The socket is closed. Called once."""
+
+
+class Engine(asyncio.Protocol):
+    """The protocol engine of one connection. Everything happens in one event loop."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        handler: Callable[[Engine], Handler],
+        *,
+        admit: Callable[[Engine], bool],
+        ended: Callable[[Engine], None],
+    ) -> None:
+        """`handler` makes the connection's handler when its client has authenticated.
+
+        `admit` says whether there is room for one more connection, `ended` is called when its socket
+        is closed.
+        """
+        self._settings = settings
+        self._admit = admit
+        self._ended = ended
+        self._make_handler = handler
+        self._handler: Handler | None = None
+        self._loop = asyncio.get_running_loop()
+        self._socket: asyncio.Transport | None = None
+        self._sasl: SaslServer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._handshake: asyncio.TimerHandle | None = None
+        self._collector = Collector()
+        self.connection = proton.Connection()
+        self.connection.collect(self._collector)
+        self._pn = Transport(Transport.SERVER)
+        self._pn.max_frame_size = settings.max_frame
+        self._pn.channel_max = settings.max_sessions - 1
+        self._pn.idle_timeout = settings.idle_timeout
+        self._processing = False
+        self._scheduled = False
+        #: whether the socket takes bytes without keeping them in memory
+        self.writable = True
+        #: the user that has authenticated, and where the client is
+        self.user: str | None = None
+        self.peer = "?"
+        self.lost = False
+
+    # -- the socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with SASL."""
+        self._socket = cast("asyncio.Transport", transport)
+        host = self._socket.get_extra_info("peername") or ("?",)
+        self.peer = ":".join(map(str, host[:2]))
+        if not self._admit(self):
+            self._end("there are too many connections")
+            return
+        self._sasl = SaslServer(
+            anonymous=self._settings.anonymous,
+            check_password=self._settings.check_password,
+            certificate_name=_common_name(self._socket),
+        )
+        self._handshake = self._loop.call_later(self._settings.handshake_timeout, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        if self.lost:
+            return
+        if self._sasl is not None:
+            try:
+                data = self._authenticate(self._sasl, data)
+            except ProtocolError as error:
+                self._end(f"{error}")
+                return
+        if self._sasl is None and data:
+            self._push(data)
+            self.process()
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more: the connection ends."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The socket keeps bytes in memory."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """The socket takes bytes again."""
+        self.writable = True
+        self.process()
+        if self._handler is not None:
+            self._handler.on_writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio gives it
+        """The socket is closed."""
+        if self.lost:
+            return
+        self.lost = True
+        for timer in (self._timer, self._handshake):
+            if timer is not None:
+                timer.cancel()
+        self._ended(self)
+        if self._handler is not None:
+            self._handler.on_lost()
+
+    # -- authentication
+
+    def _authenticate(self, sasl: SaslServer, data: bytes) -> bytes:
+        """Go on with SASL; returns the bytes behind it."""
+        try:
+            sasl.feed(data)
+        finally:
+            self._write(sasl.take_out())
+        if sasl.refused:
+            self._end("its credentials are refused")
+            return b""
+        if not sasl.done:
+            return b""
+        self.user, self._sasl = sasl.user, None
+        self._pn.bind(self.connection)
+        self._handler = self._make_handler(self)
+        return sasl.take_rest()
+
+    def opened(self) -> None:
+        """The client has sent its open frame."""
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+
+    def _late(self) -> None:
+        self._handshake = None
+        self._end(f"it did not open a connection within {self._settings.handshake_timeout:g} s")
+
+    def _end(self, reason: str) -> None:
+        _log.info("the connection of %s ends: %s", self.peer, reason)
+        if self._socket is not None:
+            self._socket.close()
+
+    # -- the engine
+
+    def soon(self) -> None:
+        """Process events and send bytes in the next round of the loop, once for many calls."""
+        if not self._scheduled and not self.lost:
+            self._scheduled = True
+            self._loop.call_soon(self._process_scheduled)
+
+    def _process_scheduled(self) -> None:
+        self._scheduled = False
+        self.process()
+
+    def process(self) -> None:
+        """Tell the events of the engine, and send its bytes."""
+        if self._processing or self.lost:
+            return
+        self._processing = True
+        try:
+            self._tell()
+            self._send()
+            self._tell()
+            self._tick()
+        finally:
+            self._processing = False
+
+    def _push(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            room = self._pn.capacity()
+            if room <= 0:
+                if room == 0:
+                    self._tell()
+                    room = self._pn.capacity()
+                if room <= 0:
+                    return  # the engine takes nothing more: it has met an error, or was closed
+            self._pn.push(bytes(rest[:room]))
+            rest = rest[room:]
+
+    def _tell(self) -> None:
+        handler, collector = self._handler, self._collector
+        while (event := collector.peek()) is not None:
+            if handler is not None:
+                handler.on_event(event)
+            collector.pop()
+
+    def _send(self) -> None:
+        while self.writable and (pending := self._pn.pending()) > 0:
+            data = self._pn.peek(min(pending, _PIECE))
+            if not data:
+                break
+            self._write(bytes(data))
+            self._pn.pop(len(data))
+            self._tell()
+        if self._pn.pending() < 0 and self._socket is not None:  # all was sent, and the connection is closed
+            self._socket.close()
+
+    def _write(self, data: bytes) -> None:
+        if data and self._socket is not None and not self._socket.is_closing():
+            self._socket.write(data)
+
+    def _tick(self) -> None:
+        """Keep the clock of the engine: it sends heartbeats, and ends a connection that is silent."""
+        now = time.monotonic()
+        due = self._pn.tick(now)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due > 0 and not self.lost:
+            self._timer = self._loop.call_later(max(due - now, 0.01), self.process)
+
+    def abort(self) -> None:
+        """Close the socket at once."""
+        if self._socket is not None:
+            self._socket.abort()
+
+
+def _common_name(transport: asyncio.Transport) -> str | None:
+    """Return the common name in the client's certificate, which TLS has verified; None: it has none."""
+    certificate = transport.get_extra_info("peercert")
+    if not certificate:
+        return None
+    for part in certificate.get("subject", ()):
+        for name, value in part:
+            if name == "commonName":
+                return str(value)
+    return None

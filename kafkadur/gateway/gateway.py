@@ -1,0 +1,219 @@
+"""The gateway: it listens for clients of AMQP 1.0 and serves their connections, all in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Self
+
+from kafkadur.aio.connection import Connection
+from kafkadur.gateway.client import Client
+from kafkadur.gateway.engine import Engine, EngineSettings
+from kafkadur.gateway.sasl import CheckPassword
+from kafkadur.producer.forwarding import ForwardingProducer
+from kafkadur.settings import Settings
+from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError
+from kafkadur_sharing.redelivery import Redelivery
+
+_log = logging.getLogger("kafkadur.gateway")
+
+#: Seconds for which the answer is kept that a topic exists.
+_KNOWN_S: Final = 5.0
+#: Bytes of a record besides its message's body.
+_HEADER_BYTES: Final = 65_536
+#: Seconds that clients have to take the end of their connections when the gateway stops.
+_STOP_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySettings:
+    """Where a gateway listens, who may connect, and its limits."""
+
+    host: str = "127.0.0.1"
+    #: 0: any free port
+    port: int = 5672
+    #: None: without TLS
+    tls: ssl.SSLContext | None = None
+    #: whether clients need not say who they are; says who has which password (None: there is no PLAIN)
+    anonymous: bool = True
+    check_password: CheckPassword | None = None
+    #: seconds without a frame after which a client counts as gone
+    idle_timeout: float = 60.0
+    #: seconds that a client has to authenticate and to open its connection
+    handshake_timeout: float = 10.0
+    #: of all clients, and of one of them
+    most_connections: int = 10_000
+    most_sessions: int = 256
+    most_links: int = 1_024
+    #: bytes of a frame, and of a message
+    most_frame_bytes: int = 65_536
+    most_message_bytes: int = 1_048_576
+    #: bytes of messages that one consumer has and has not settled
+    most_unsettled_bytes: int = 67_108_864
+    #: whether a message that a client releases counts as an attempt: a listener of Qpid JMS that raises an
+    #: exception releases its message
+    counts_released: bool = False
+    #: the policy of subscriptions that clients create; None: messages are redelivered for ever, at once
+    redelivery: Redelivery | None = None
+
+
+class Gateway:
+    """A gateway; an asynchronous context manager."""
+
+    def __init__(self, settings: Settings, options: GatewaySettings) -> None:
+        """`settings` are those of connections to Kafka and Redis; they have no client id."""
+        if settings.client_id is not None:
+            raise IllegalState(
+                "A gateway has no client id: each of its clients has its own.",
+                state=f"client id {settings.client_id}",
+                owner="the settings",
+                remedy="leave client_id out",
+            )
+        self._settings = settings
+        self._options = options
+        self.most_message_bytes = options.most_message_bytes
+        self.most_unsettled_bytes = options.most_unsettled_bytes
+        self.most_links = options.most_links
+        self.counts_released = options.counts_released
+        self.redelivery = options.redelivery
+        self.name = "kafkadur"
+        self._host: Connection | None = None
+        self._producer: ForwardingProducer | None = None
+        self._topics: Topics | None = None
+        #: topics that were found: when (monotonic seconds), and their partitions
+        self._known: dict[str, tuple[float, int]] = {}
+        self._asking = asyncio.Lock()
+        self._clients: set[Client] = set()
+        #: the connections, also those whose clients have not authenticated
+        self._engines: set[Engine] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        assert self._server is not None  # noqa: S101 - a caller's mistake
+        return int(self._server.sockets[0].getsockname()[1])
+
+    # -- what a connection uses
+
+    @property
+    def host(self) -> Connection:
+        """The connection without a client id, whose threads all others use."""
+        assert self._host is not None  # noqa: S101 - it is open
+        return self._host
+
+    @property
+    def producer(self) -> ForwardingProducer:
+        """The producer of all connections."""
+        assert self._producer is not None  # noqa: S101 - it is open
+        return self._producer
+
+    async def connect(self, client_id: str | None) -> Connection:
+        """Open a connection of a client; raises as `Connection.open`."""
+        return await self.host.for_client(client_id)
+
+    async def partitions(self, topic: str) -> int:
+        """Return the number of partitions of a topic; 0: there is none. Raises `KafkaUnavailable`."""
+        topics = self._topics
+        assert topics is not None  # noqa: S101 - it is open
+        async with self._asking:
+            found_at, count = self._known.get(topic, (float("-inf"), 0))
+            if time.monotonic() - found_at < _KNOWN_S:
+                return count
+            self._known.pop(topic, None)
+            try:
+                found = await asyncio.to_thread(topics.describe, topic)
+            except InvalidDestination:
+                return 0
+            self._known[topic] = time.monotonic(), found.partitions
+            return found.partitions
+
+    def ended(self, client: Client) -> None:
+        """A connection has ended."""
+        self._clients.discard(client)
+
+    # -- from the beginning to the end
+
+    async def __aenter__(self) -> Self:
+        """Connect to Kafka and Redis, and listen; raises their errors and `IllegalState`."""
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        """Stop."""
+        await self.close()
+
+    async def _open(self) -> None:
+        settings, options = self._settings, self._options
+        self._host = Connection(settings)
+        await self._host.open()
+        # a record has headers, too, which the limit of the gateway does not count
+        largest = {"message.max.bytes": options.most_message_bytes + _HEADER_BYTES}
+        self._producer = ForwardingProducer({**largest, **settings.kafka}, None, self._host.id)
+        self._topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
+        engine = EngineSettings(
+            idle_timeout=options.idle_timeout,
+            handshake_timeout=options.handshake_timeout,
+            max_frame=options.most_frame_bytes,
+            max_sessions=options.most_sessions,
+            anonymous=options.anonymous,
+            check_password=options.check_password,
+        )
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                partial(self._accept, engine), options.host, options.port, ssl=options.tls
+            )
+        except OSError as error:
+            raise IllegalState(
+                "The gateway cannot listen.",
+                state=str(error),
+                owner=f"{options.host}:{options.port}",
+                remedy="name a free port with --port, or another address with --host",
+            ) from error
+
+    def _accept(self, settings: EngineSettings) -> Engine:
+        return Engine(settings, self._serve, admit=self._admit, ended=self._engines.discard)
+
+    def _admit(self, engine: Engine) -> bool:
+        if len(self._engines) >= self._options.most_connections:
+            return False
+        self._engines.add(engine)
+        return True
+
+    def _serve(self, engine: Engine) -> Client:
+        client = Client(engine, self)
+        self._clients.add(client)
+        return client
+
+    async def close(self) -> None:
+        """Refuse further clients, end the connections, and disconnect. Never raises for a client."""
+        if self._server is not None:
+            self._server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                await asyncio.gather(*(each.stop() for each in list(self._clients)), return_exceptions=True)
+        for engine in list(self._engines):
+            engine.abort()
+        if self._producer is not None:
+            await asyncio.to_thread(self._flush)
+        if self._topics is not None:
+            self._topics.close()
+        if self._host is not None:
+            await self._host.close()
+
+    def _flush(self) -> None:
+        assert self._producer is not None  # noqa: S101 - see above
+        try:
+            self._producer.close(_STOP_S)
+        except KafkadurError as error:
+            _log.warning("%s", error)

@@ -1,0 +1,115 @@
+"""Which subscription a client asks for with a receiving link. No I/O.
+
+The names of links are those that Apache Qpid JMS makes. Other clients name a durable subscription by the
+link's name and durability, or by an address `topic::name` if it is shared. The latter belongs to no client
+id, because most clients make up a container id.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl
+
+from kafkadur.gateway.conditions import INVALID_FIELD, NOT_IMPLEMENTED, Refused
+from kafkadur_sharing.definition import SubscriptionType
+
+#: Link names of shared consumers of Qpid JMS: the name of the subscription, a bar, and one of these.
+_COUNTED: Final = re.compile(r"\|(?:(?P<global>global)-?)?(?P<volatile>volatile)?\d*$")
+#: A container id of a connection without a client id begins so, in Qpid JMS.
+_GENERATED_ID: Final = "ID:"
+_TOPIC, _QUEUE = "topic://", "queue://"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceivingLink:
+    """The facts of a receiving link that decide about its subscription."""
+
+    name: str
+    #: None: a null source, which asks for the subscription without naming its topic
+    address: str | None
+    capabilities: frozenset[str]
+    #: its terminus outlives the link
+    durable: bool
+    selector: str | None = None
+    no_local: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The subscription that a link asks for."""
+
+    #: empty for a null source
+    topic: str
+    #: the name of a durable subscription, or of a shared non-durable one; at most one of them
+    durable: str | None
+    shared: str | None
+    type: SubscriptionType
+    #: whether the subscription belongs to no client id, although the connection may have one
+    is_global: bool
+    selector: str | None
+    no_local: bool
+
+
+def client_id_of(container_id: str) -> str | None:
+    """Return the client id that a connection asks for; None: it has none."""
+    return None if not container_id or container_id.startswith(_GENERATED_ID) else container_id
+
+
+def asked_for(link: ReceivingLink) -> Asked:
+    """Return the subscription that a link asks for; raises `Refused`."""
+    topic, options, shared_name = _parsed(link)
+    shared = "shared" in link.capabilities or shared_name is not None
+    name, is_global = link.name, shared_name is not None
+    if shared_name is None and (link.address is None or shared):
+        found = _COUNTED.search(name)
+        if found is not None:
+            name, is_global = name[: found.start()], found["global"] is not None
+    name = shared_name or name
+    durable = link.durable or link.address is None or shared_name is not None
+    kind = SubscriptionType.SHARED if shared else SubscriptionType.EXCLUSIVE
+    if (chosen := options.pop("type", None)) is not None:
+        kind = _type_named(chosen)
+        shared = shared or (kind is not SubscriptionType.EXCLUSIVE and not durable)
+    if options:
+        raise Refused(
+            INVALID_FIELD, f"The address has unknown options: {', '.join(sorted(options))}; use type."
+        )
+    return Asked(
+        topic=topic,
+        durable=name if durable else None,
+        shared=name if shared and not durable else None,
+        type=kind,
+        is_global=is_global,
+        selector=link.selector,
+        no_local=link.no_local and not shared,
+    )
+
+
+def topic_of(address: str | None, capabilities: frozenset[str]) -> str:
+    """Return the topic that a client sends to; raises `Refused` for a queue."""
+    text = address or ""
+    if text.startswith(_QUEUE) or "queue" in capabilities:
+        raise Refused(NOT_IMPLEMENTED, f"The gateway has no queues yet: {text}. Use a topic.")
+    return text.removeprefix(_TOPIC)
+
+
+def _parsed(link: ReceivingLink) -> tuple[str, dict[str, str], str | None]:
+    """Return topic, options, and the name of a shared durable subscription that an address has."""
+    if link.address is None:
+        return "", {}, None
+    path, _, query = link.address.partition("?")
+    topic, bar, name = topic_of(path, link.capabilities).partition("::")
+    if bar and not name:
+        raise Refused(INVALID_FIELD, f"The address {link.address} names no subscription behind '::'.")
+    return topic, dict(parse_qsl(query, keep_blank_values=True)), name or None
+
+
+def _type_named(name: str) -> SubscriptionType:
+    try:
+        return SubscriptionType(name)
+    except ValueError:
+        raise Refused(
+            INVALID_FIELD, f"There is no subscription type {name!r}; use {', '.join(SubscriptionType)}."
+        ) from None

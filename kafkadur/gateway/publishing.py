@@ -1,0 +1,260 @@
+"""A link that carries messages from a client: each is accepted when Kafka has reported that it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import proton
+from proton import Condition, Link, Receiver, Terminus
+
+from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, NOT_FOUND, Refused, refused
+from kafkadur.gateway.identity import topic_of
+from kafkadur.gateway.records import Outgoing, Sender, to_record
+from kafkadur.producer.forwarding import ForwardingProducer
+from kafkadur.producer.receipt import Receipt
+from kafkadur_sharing.errors import KafkadurError
+
+_log = logging.getLogger("kafkadur.gateway")
+
+#: Messages that a client may send before the first of them is settled.
+_CREDIT: Final = 500
+#: Bytes of messages of one connection that are on their way to Kafka; the client waits beyond.
+_MOST_BYTES: Final = 16 * 2**20
+
+
+class Load:
+    """The bytes of one connection on their way to Kafka, and the links that wait for room."""
+
+    def __init__(self) -> None:
+        """Nothing is on its way."""
+        self._bytes = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    def has_room(self, when: Callable[[], None]) -> bool:
+        """Whether there is room for a message; else `when` is called when there is."""
+        if self._bytes < _MOST_BYTES:
+            return True
+        if when not in self._waiting:
+            self._waiting.append(when)
+        return False
+
+    def begin(self, size: int) -> None:
+        """A message of so many bytes is sent."""
+        self._bytes += size
+
+    def end(self, size: int) -> None:
+        """Kafka has reported on a message of so many bytes."""
+        self._bytes -= size
+        if self._waiting and self._bytes < _MOST_BYTES:
+            waiting, self._waiting = self._waiting, []
+            for read in waiting:
+                read()
+
+
+class _Engine(Protocol):
+    """The part of the engine that a link uses."""
+
+    def soon(self) -> None:
+        """Send what the link has said."""
+
+
+class Publishing:
+    """One link of a client that sends. Everything happens in one event loop."""
+
+    def __init__(
+        self,
+        link: Receiver,
+        sender: Sender,
+        *,
+        engine: _Engine,
+        producer: ForwardingProducer,
+        partitions: Callable[[str], Awaitable[int]],
+        load: Load,
+        most_bytes: int,
+    ) -> None:
+        """`partitions` counts those of a topic (0: there is none); `most_bytes`: of a message."""
+        self._link = link
+        self._sender = sender
+        self._engine = engine
+        self._producer = producer
+        self._partitions = partitions
+        self._load = load
+        self._most_bytes = most_bytes
+        #: None: each message says where it is to be sent
+        self._topic: str | None = None
+        #: the partition that this link writes to, by topic: messages of one link stay in order
+        self._known: dict[str, int] = {}
+        #: messages that wait for the answer whether a topic exists, in order, and the task that sends them
+        self._waiting: deque[tuple[proton.Delivery, Outgoing, str, int]] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        #: credit that the client has used up, and gets again
+        self._used = 0
+        self._ended = False
+
+    async def attach(self) -> None:
+        """Answer the client's attach; raises `Refused`."""
+        link = self._link
+        address = link.remote_target.address
+        capabilities = _capabilities(link.remote_target)
+        if address is not None:
+            self._topic = topic_of(address, capabilities)
+            if not await self._is_known(self._topic):
+                raise _no_topic(self._topic)
+        link.source.copy(link.remote_source)
+        link.target.copy(link.remote_target)
+        link.rcv_settle_mode = Link.RCV_FIRST
+        link.max_message_size = self._most_bytes
+        link.open()
+        link.flow(_CREDIT)
+        self._engine.soon()
+
+    async def _is_known(self, topic: str) -> bool:
+        if topic not in self._known and (count := await self._partitions(topic)):
+            place = f"{self._sender.connection_id}/{self._link.name}"
+            self._known[topic] = zlib.crc32(place.encode()) % count
+        return topic in self._known
+
+    # -- messages
+
+    def read(self) -> None:
+        """Read the messages that have come, as long as there is room for them."""
+        link = self._link
+        while not self._ended and (current := link.current) is not None and current.readable:
+            if current.pending > self._most_bytes:
+                self.refuse(Refused(MESSAGE_TOO_LARGE, f"A message has at most {self._most_bytes} bytes."))
+                return
+            if current.partial or not self._load.has_room(self.read):
+                return
+            encoded = bytes(link.recv(current.pending) or b"")
+            link.advance()
+            if current.aborted:
+                current.settle()
+                self._give_credit()
+                continue
+            self._take(current, encoded)
+
+    def _take(self, delivery: proton.Delivery, encoded: bytes) -> None:
+        try:
+            record = to_record(encoded, self._sender)
+            topic = self._topic if self._topic is not None else topic_of(record.address, frozenset())
+        except Refused as error:
+            self._reject(delivery, error)
+        except KafkadurError as error:
+            self._reject(delivery, refused(error))
+        else:
+            self._load.begin(len(encoded))
+            if self._sending is None and topic in self._known:
+                self._send(delivery, record, topic, len(encoded))
+            else:
+                self._waiting.append((delivery, record, topic, len(encoded)))
+                self._sending = self._sending or asyncio.create_task(self._send_waiting())
+
+    async def _send_waiting(self) -> None:
+        try:
+            while self._waiting:
+                delivery, record, topic, size = self._waiting[0]
+                try:
+                    known = await self._is_known(topic)
+                except KafkadurError as error:
+                    self._load.end(size)
+                    self._reject(delivery, refused(error))
+                else:
+                    if known:
+                        self._send(delivery, record, topic, size)
+                    else:
+                        self._load.end(size)
+                        self._reject(delivery, _no_topic(topic))
+                self._waiting.popleft()
+        finally:
+            self._sending = None
+
+    def _send(self, delivery: proton.Delivery, record: Outgoing, topic: str, size: int) -> None:
+        def reported(result: asyncio.Future[Receipt]) -> None:
+            self._load.end(size)
+            error = result.exception()
+            if error is None:
+                self._settle(delivery, proton.Delivery.ACCEPTED)
+            elif isinstance(error, KafkadurError):
+                self._reject(delivery, refused(error))
+            else:
+                raise error
+
+        try:
+            sending = self._producer.forward(
+                topic,
+                record.value,
+                headers=record.headers,
+                key=record.group,
+                partition=self._known[topic] if record.group is None else None,
+            )
+        except KafkadurError as error:
+            self._load.end(size)
+            self._reject(delivery, refused(error))
+        else:
+            sending.add_done_callback(reported)
+
+    def _reject(self, delivery: proton.Delivery, error: Refused) -> None:
+        if self._ended:
+            return
+        if delivery.settled:
+            _log.warning("a message that the client had settled already is lost: %s", error.description)
+        delivery.local.condition = Condition(error.condition, error.description)
+        self._settle(delivery, proton.Delivery.REJECTED)
+
+    def _settle(self, delivery: proton.Delivery, state: int) -> None:
+        if self._ended:
+            return
+        delivery.update(state)
+        delivery.settle()
+        self._give_credit()
+        self._engine.soon()
+
+    def _give_credit(self) -> None:
+        self._used += 1
+        if self._used >= _CREDIT // 4:
+            self._link.flow(self._used)
+            self._used = 0
+
+    # -- the end
+
+    def refuse(self, error: Refused) -> None:
+        """End the link with an error; before it was attached this refuses the attach."""
+        link = self._link
+        if not link.state & proton.Endpoint.LOCAL_ACTIVE:
+            link.source.copy(link.remote_source)
+            link.target.type = Terminus.UNSPECIFIED
+            link.open()
+        link.condition = Condition(error.condition, error.description)
+        link.close()
+        self._ended = True
+        self._engine.soon()
+
+    def end(self) -> None:
+        """The link has ended: messages on their way are written, and nobody is told."""
+        self._ended = True
+        if self._sending is not None:
+            self._sending.cancel()
+
+
+def _no_topic(topic: str) -> Refused:
+    return Refused(NOT_FOUND, f"There is no topic {topic!r}. Create it in Kafka.")
+
+
+def _capabilities(terminus: Terminus) -> frozenset[str]:
+    data = terminus.capabilities
+    data.rewind()
+    found: set[str] = set()
+    while data.next() is not None:
+        value = data.get_object()
+        found |= {str(each) for each in value} if isinstance(value, list | tuple) else _symbols(value)
+    return frozenset(found)
+
+
+def _symbols(value: object) -> set[str]:
+    elements = getattr(value, "elements", None)
+    return {str(value)} if elements is None else {str(each) for each in elements}

@@ -1,0 +1,126 @@
+"""A gateway in a thread of its own, and clients that block: those of Proton."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Generator
+from concurrent.futures import Future
+from typing import Any
+
+import proton
+import proton.utils
+from proton import UNDESCRIBED, Array, Data, Described, symbol, ulong
+from proton.reactor import Container, Filter, ReceiverOption
+
+from kafkadur.gateway.gateway import Gateway, GatewaySettings
+from kafkadur.settings import settings
+from tests.integration.subscriptions.helpers import Place
+
+#: Proton annotates messages, and what blocks, in part only.
+Message: Any = proton.Message
+BlockingConnection: Any = proton.utils.BlockingConnection
+
+#: Seconds within which a client must have its answer.
+ANSWER_S = 60
+
+
+@contextlib.contextmanager
+def running(place: Place, **options: Any) -> Generator[int]:
+    """Run a gateway for as long as the block lasts; gives its port."""
+    given = place.settings(client_id_policy="restricted")
+    del given["client_id"]
+    started: Future[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        stopped = asyncio.Event()
+        async with Gateway(settings(given), GatewaySettings(port=0, **options)) as serving:
+            started.set_result((serving.port, asyncio.get_running_loop(), stopped))
+            await stopped.wait()
+
+    def main() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=main, name="gateway")
+    thread.start()
+    port, loop, stopped = started.result(ANSWER_S)
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join()
+
+
+@contextlib.contextmanager
+def client(port: int, container: str | None = None, **more: Any) -> Generator[Any]:
+    """A connection of a client, which is closed at the end; without a container id it has no client id."""
+    kind = Container()
+    kind.container_id = container or "ID:none"
+    connection = BlockingConnection(
+        f"amqp://127.0.0.1:{port}", timeout=ANSWER_S, container=kind, **{"allowed_mechs": "ANONYMOUS", **more}
+    )
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+class Source(ReceiverOption):
+    """What a receiver asks of its source."""
+
+    def __init__(
+        self, *, durable: bool = False, capabilities: tuple[str, ...] = (), null: bool = False
+    ) -> None:
+        self._durable, self._capabilities, self._null = durable, capabilities, null
+
+    def apply(self, receiver: Any) -> None:
+        """Set it."""
+        source = receiver.source
+        if self._null:
+            source.type = source.UNSPECIFIED
+        if self._durable:
+            source.durability = source.DELIVERIES
+            source.expiry_policy = source.EXPIRE_NEVER
+        if self._capabilities:
+            no_descriptor: Any = UNDESCRIBED  # its annotation is that of the constant
+            symbols = Array(no_descriptor, Data.SYMBOL, *map(symbol, self._capabilities))
+            source.capabilities.put_py_array(symbols)
+
+
+def selecting(selector: str) -> Filter:
+    """A selector, as Qpid JMS sends it."""
+    return Filter({symbol("jms-selector"): Described(ulong(0x0000_468C_0000_0004), selector)})
+
+
+def not_local() -> Filter:
+    """NoLocal, as other clients send it."""
+    named = symbol("apache.org:no-local-filter:list")
+    return Filter({symbol("no-local"): Described(named, "NoLocalFilter{}")})
+
+
+def detach(receiver: Any) -> None:
+    """Detach a link without closing it, as a client that keeps its durable subscription."""
+    answers: list[object] = []
+    receiver.fetcher.on_link_remote_detach = answers.append
+    receiver.link.detach()
+    receiver.connection.wait(lambda: bool(answers), msg="the gateway detaches")
+    receiver.link.free()
+
+
+def bodies(receiver: Any, count: int) -> list[Any]:
+    """Receive and accept so many messages."""
+    found: list[Any] = []
+    for _ in range(count):
+        found.append(receiver.receive(timeout=ANSWER_S).body)
+        receiver.accept()
+    return found
+
+
+def drained(receiver: Any, credit: int) -> None:
+    """Give credit and have the gateway use it, or take it back."""
+    receiver.link.drain(credit)
+    receiver.connection.wait(lambda: receiver.link.credit == 0, msg="the gateway drains the link")
