@@ -45,6 +45,7 @@ TOGETHER = (
     "tests/integration/coordinators/test_two_servers.py",
     "tests/end_to_end/deploy/test_composed.py",
     "tests/end_to_end/examples/test_examples.py",
+    "tests/end_to_end/gateway/",
     "tests/integration/faults/test_auto_creation.py",
     "tests/integration/faults/test_brokers.py",
     "tests/integration/faults/test_cluster.py",

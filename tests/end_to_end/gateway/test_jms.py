@@ -1,0 +1,136 @@
+"""Scenarios with Apache Qpid JMS, the client that users of Jakarta Messaging have."""
+
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from kafkadur import Redelivery
+from tests.end_to_end.gateway.jms import SCENARIO_S, Jms
+from tests.integration.gateway.running import running
+from tests.integration.gateway.test_topics import make
+from tests.integration.subscriptions.helpers import Place
+
+
+def url(port: int) -> str:
+    return f"amqp://127.0.0.1:{port}"
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def start(stack: ExitStack, command: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a program that is killed at the end."""
+    process = stack.enter_context(
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    )
+    stack.callback(process.kill)
+    return process
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_messages_of_all_kinds(jms: Jms, port: int, place: Place) -> None:
+    jms.run("messages", url(port), place.topic())
+
+
+def test_durable_subscriptions(jms: Jms, port: int, place: Place) -> None:
+    jms.run("durable", url(port), place.topic())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", ["selecting", "nondurable", "context"])
+def test_consumers(jms: Jms, port: int, place: Place, scenario: str) -> None:
+    jms.run(scenario, url(port), place.topic())
+
+
+@pytest.mark.long
+def test_a_durable_subscription_goes_on_at_another_gateway(
+    jms: Jms, gateway: Callable[..., int], place: Place
+) -> None:
+    topic, second = place.topic(), gateway()
+    with ExitStack() as stack:
+        first = ExitStack()
+        gone = first.enter_context(running(place))
+        stack.callback(first.close)
+        options = "failover.initialReconnectDelay=100&failover.maxReconnectAttempts=100"
+        where = f"failover:({url(gone)},{url(second)})?{options}"
+        process = start(stack, jms.command("reattach", where, topic))
+        assert line(process) == "attached"
+        first.close()
+        jms.run("publish", url(second), topic, "1")
+        tell(process)
+        assert line(process) == "[0, after]"
+        assert process.wait(SCENARIO_S) == 0
+
+
+@pytest.mark.long
+def test_client_ids_are_free_after_a_kill(jms: Jms, port: int, place: Place) -> None:
+    topic = place.topic()
+    with ExitStack() as stack:
+        process = start(stack, jms.command("clientIds", url(port), topic))
+        assert line(process) == "ready"
+        holder = start(stack, jms.command("reattach", f"{url(port)}?jms.clientID=killed", topic))
+        assert line(holder) == "attached"
+        tell(process)
+        assert line(process) == "refused"
+        holder.kill()
+        tell(process)
+        assert process.wait(SCENARIO_S) == 0
+
+
+@pytest.mark.long
+def test_workers_on_two_gateways_share_and_a_killed_one_loses_nothing(
+    jms: Jms, gateway: Callable[..., int], place: Place
+) -> None:
+    topic = place.topic()
+    ports = (gateway(), gateway())
+    with ExitStack() as stack:
+        dying = start(stack, jms.command("work", url(ports[0]), topic, "3"))
+        others = [start(stack, jms.command("work", url(port), topic, "-1")) for port in ports]
+        for process in (dying, *others):
+            assert line(process) == "attached"
+        jms.run("publish", url(ports[0]), topic, "60")
+        told: list[str] = []
+        while (said := line(dying)) != "holding":
+            told.append(said)
+        dying.kill()
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for process in others:
+            threading.Thread(target=pass_on, args=(process, lines), daemon=True).start()
+        seen, redelivered = set(told), 0
+        while len(seen) < 60:
+            said = lines.get(timeout=SCENARIO_S)
+            seen.add(said.split()[0])
+            redelivered += said.endswith("redelivered")
+        assert redelivered > 0
+        assert seen == {str(number) for number in range(60)}
+
+
+def pass_on(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:
+    """Read the lines of a program until it ends."""
+    while said := line(process):
+        lines.put(said)
+
+
+@pytest.mark.long
+def test_many_unacknowledged_messages(jms: Jms, port: int, place: Place) -> None:
+    jms.run("acknowledging", url(port), place.topic(), "5000")
+
+
+@pytest.mark.long
+def test_a_listener_that_always_fails(jms: Jms, gateway: Callable[..., int], place: Place) -> None:
+    topic = place.topic()
+    dead = f"{topic}.dead"
+    make(place, dead)
+    port = gateway(counts_released=True, redelivery=Redelivery(max_attempts=3))
+    assert jms.run("listening", url(port), topic, dead) == ["[1, 2, 3]"]
