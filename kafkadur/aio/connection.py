@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any, Self
 
 from typing_extensions import TypeVar, Unpack
@@ -20,7 +21,7 @@ from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscribing import Subscribing
 from kafkadur.aio.subscription import Subscription
-from kafkadur.aio.waiting import ClosingContext, outcome
+from kafkadur.aio.waiting import ClosingContext, in_thread, outcome
 from kafkadur.message.serialization import Serializer
 from kafkadur.message.tracing import Tracing
 from kafkadur.producer.producer import Producer
@@ -103,13 +104,15 @@ class Connection(Subscribing, ClosingContext):
         guest: bool = False,
         parent: Connection | None = None,
         opened: Opened | None = None,
+        on_displaced: Callable[[KafkadurError], None] = lambda _: None,
         kafka: Callable[[Settings], KafkaClients] = KafkaClients,
     ) -> None:
         """Store the settings; `open` connects. `kafka` makes what talks to Kafka from the settings.
 
         `guest`: use the client id without holding it, as tools do that work on the subscriptions of other
         connections. `parent`: the connection that holds the client id for this one. `opened`: the threads and
-        clients of another connection, which this one uses instead of its own.
+        clients of another connection, which this one uses instead of its own; then `on_displaced` is called
+        when another connection has taken the client id.
         """
         #: The settings that it was made with.
         self.settings = settings
@@ -128,6 +131,7 @@ class Connection(Subscribing, ClosingContext):
         self._probe = probe
         self._opened: Opened | None = None
         self._shared = opened
+        self._on_displaced = on_displaced
         #: the error after another connection has taken the client id, where threads are shared
         self._displaced_by: KafkadurError | None = None
         self._finalizer: weakref.finalize[..., object] | None = None
@@ -188,6 +192,7 @@ class Connection(Subscribing, ClosingContext):
             self._displaced_by = error
             for subscription in list(self._subscriptions):
                 subscription.fail(error)
+            self._on_displaced(error)
             return
         for connection in (self, *self._guests):
             if connection._opened is not None:  # noqa: SLF001 - of this class
@@ -244,7 +249,7 @@ class Connection(Subscribing, ClosingContext):
                     producer.close()
         finally:
             if self._shared is not None:
-                self._shared.let_go(self.id)
+                await in_thread(partial(self._shared.let_go, self.id))  # it waits for Redis
             elif self._opened is not None:
                 self._opened.close()
         first.reraise()
@@ -355,13 +360,17 @@ class Connection(Subscribing, ClosingContext):
         await other.open()
         return other
 
-    async def for_client(self, client_id: str | None) -> Connection:
+    async def for_client(
+        self, client_id: str | None, on_displaced: Callable[[KafkadurError], None] = lambda _: None
+    ) -> Connection:
         """Part of the gateway: open a connection of another client, which uses the threads of this one.
 
-        It has an id and a client id of its own; None: it has no client id. Close it before this one. Raises
-        as `open`.
+        It has an id and a client id of its own; None: it has no client id. `on_displaced` is called, in any
+        thread, when another connection has taken that. Close it before this one. Raises as `open`.
         """
         settings = self.settings.model_copy(update={"client_id": client_id})
-        other = Connection(settings, kafka=lambda _: self._kafka, opened=self._use())
+        other = Connection(
+            settings, kafka=lambda _: self._kafka, opened=self._use(), on_displaced=on_displaced
+        )
         await other.open()
         return other

@@ -52,7 +52,7 @@ from kafkadur_sharing.definition import (
     SubscriptionType,
     TypeName,
 )
-from kafkadur_sharing.errors import IllegalState, KafkadurError, NotConnected
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, NotConnected
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
@@ -105,6 +105,7 @@ class Subscribing(DurableSubscriptions):
     #: of the connection (rule V2)
     id: str
     _displaced_by: KafkadurError | None
+    _closed: bool
 
     # for type checkers: each type has its own options
     @overload
@@ -322,6 +323,8 @@ class Subscribing(DurableSubscriptions):
         if session is not None:
             session.join(subscription)
         self._subscriptions.append(subscription)
+        if self._closed:  # meanwhile, and it did not see this subscription
+            subscription.fail(ConnectionClosed())
         if self._displaced_by is not None:  # just now: `_displaced` did not see this subscription
             subscription.fail(self._displaced_by)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kafkadur.settings import Settings
 
 _USERS = typer.Option("--users", metavar="FILE", help="Users and passwords, of `kafkadur gateway-user`.")
+_PLAIN_TEXT = typer.Option("--plain-text", help="Take passwords without TLS, also from other machines.")
 _IDLE = typer.Option(
     "--idle-timeout", min=1, max=3600, metavar="SECONDS", help="A client that is silent so long is gone."
 )
@@ -57,6 +58,7 @@ def gateway(
     tls_cert: Annotated[Path | None, _CERTIFICATE] = None,
     tls_key: Annotated[Path | None, _KEY] = None,
     tls_client_ca: Annotated[Path | None, _CLIENT_CA] = None,
+    plain_text: Annotated[bool, _PLAIN_TEXT] = False,
     idle_timeout: Annotated[float, _IDLE] = 60.0,
     max_message_bytes: Annotated[int, _LARGEST] = 1_048_576,
     max_attempts: Annotated[int | None, _ATTEMPTS] = None,
@@ -70,11 +72,18 @@ def gateway(
     except ImportError as error:
         raise missing_extra("The gateway needs packages of its own.", error, "gateway") from error
     authenticated = users is not None or tls_client_ca is not None
-    if not authenticated and not is_loopback(f"[{host}]" if ":" in host else host):
+    local = is_loopback(f"[{host}]" if ":" in host else host)
+    if not authenticated and not local:
         raise IllegalState(
             "A gateway that does not ask its clients who they are listens on the loopback address only.",
             state=f"--host {host}",
             remedy="give --users FILE, of `kafkadur gateway-user`, or --tls-client-ca FILE",
+        )
+    if users is not None and tls_cert is None and not (local or plain_text):
+        raise IllegalState(
+            "Passwords would be sent in clear text.",
+            state=f"--host {host}, and no TLS",
+            remedy="give --tls-cert FILE, or --plain-text if a proxy with TLS is in front of the gateway",
         )
     options = GatewaySettings(
         host=host,

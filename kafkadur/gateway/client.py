@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol, cast
 
-from proton import Condition, Described, Event, Link, Receiver, Sender, Session, Terminus, symbol
+from proton import Condition, Described, Endpoint, Event, Link, Receiver, Sender, Session, Terminus, symbol
 
 from kafkadur.aio.connection import Connection
 from kafkadur.gateway.conditions import (
@@ -25,6 +25,7 @@ from kafkadur.gateway.publishing import Load, Publishing, _capabilities
 from kafkadur.gateway.records import Sender as SendingConnection
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur_sharing.errors import ConnectionClosed, InvalidClientId, KafkadurError
+from kafkadur_sharing.names import validate_client_id
 from kafkadur_sharing.redelivery import Redelivery
 
 _log = logging.getLogger("kafkadur.gateway")
@@ -49,8 +50,10 @@ class Services(Protocol):
     redelivery: Redelivery | None
     name: str
 
-    async def connect(self, client_id: str | None) -> Connection:
-        """Open a connection of a client."""
+    async def connect(
+        self, client_id: str | None, on_displaced: Callable[[KafkadurError], None]
+    ) -> Connection:
+        """Open a connection of a client; `on_displaced` is called, in any thread, when it loses its id."""
         ...
 
     @property
@@ -78,12 +81,17 @@ class Client:
         """A connection whose client has authenticated."""
         self._engine = engine
         self._services = services
+        self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         #: resolved when the connection is open; its exception: it was refused
         self._opened: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
         self._opened.add_done_callback(_heard)
         self._tasks: set[asyncio.Task[None]] = set()
         self._load = Load()
+        #: sessions that a client has begun before the connection was open here
+        self._begun: list[Session] = []
+        #: links whose attach has come and whose end has not
+        self._links: set[Link] = set()
         self._consuming: dict[Link, Consuming | Unsubscribing] = {}
         self._publishing: dict[Link, Publishing] = {}
         self._closing = False
@@ -127,8 +135,10 @@ class Client:
     # -- the connection
 
     def _on_open(self, _event: Event) -> None:
-        self._engine.opened()
-        self._spawn(self._open())
+        if self._engine.opened():
+            self._spawn(self._open())
+        else:
+            self._engine.fail("the client has opened its connection twice")
 
     async def _open(self) -> None:
         connection = self._engine.connection
@@ -137,7 +147,9 @@ class Client:
         connection.offered_capabilities = [symbol(each) for each in _CAPABILITIES]
         properties: dict[Any, Any] = {symbol("product"): "kafkadur"}
         try:
-            opened = await self._services.connect(client_id)
+            if client_id is not None:
+                validate_client_id(client_id)
+            opened = await self._services.connect(client_id, self._on_displaced)
         except KafkadurError as error:
             properties[symbol("amqp:connection-establishment-failed")] = True
             connection.properties = properties
@@ -156,9 +168,19 @@ class Client:
                 return
             connection.properties = properties
             connection.open()
+            for session in self._begun:
+                session.open()
+            self._begun.clear()
             if not self._opened.done():
                 self._opened.set_result(opened)
         self._engine.soon()
+
+    def _on_displaced(self, _error: KafkadurError) -> None:
+        """Another connection has the client id. Called in any thread."""
+        self._loop.call_soon_threadsafe(self._end_displaced)
+
+    def _end_displaced(self) -> None:
+        self._spawn(self.stop("Another connection has taken the client id."))
 
     def _on_close(self, _event: Event) -> None:
         self._closing = True
@@ -169,14 +191,14 @@ class Client:
         self._engine.connection.close()
         self._engine.soon()
 
-    async def stop(self) -> None:
-        """End the connection, because the gateway stops: clients may connect to another one."""
+    async def stop(self, reason: str = "The gateway stops.") -> None:
+        """End the connection; clients may connect again, or to another gateway."""
         if self._closing:
             return
         self._closing = True
         await self._leave(lost=False)
         connection = self._engine.connection
-        connection.condition = Condition(FORCED, "The gateway stops.")
+        connection.condition = Condition(FORCED, reason)
         connection.close()
         self._engine.process()
 
@@ -190,6 +212,7 @@ class Client:
         for publishing in self._publishing.values():
             publishing.end()
         links, self._consuming, self._publishing = list(self._consuming.values()), {}, {}
+        self._links.clear()
         if lost:
             await asyncio.gather(*(each.lose() for each in links), return_exceptions=True)
         else:
@@ -203,24 +226,33 @@ class Client:
 
     def _on_session(self, event: Event) -> None:
         session = cast("Session", event.session)
-        session.incoming_capacity = _SESSION_BYTES
-        session.open()
+        # a message is read when all of it is here
+        session.incoming_capacity = max(_SESSION_BYTES, 2 * self._services.most_message_bytes)
+        if self._engine.connection.state & Endpoint.LOCAL_ACTIVE:
+            session.open()
+        else:  # a begin must not be sent before the open
+            self._begun.append(session)
         self._engine.soon()
 
     def _on_session_close(self, event: Event) -> None:
         session = cast("Session", event.session)
-        for link in [each for each in (*self._consuming, *self._publishing) if each.session == session]:
-            self._end_link(link, unsubscribes=False)
+        self._begun = [each for each in self._begun if each != session]
+        ended = [link for link in self._links if link.session == session]
+        self._links.difference_update(ended)
+        for link in ended:
+            self._end_link(link)
         session.close()
+        session.free()
         self._engine.soon()
 
     # -- links
 
     def _on_link(self, event: Event) -> None:
-        link = cast("Link", event.link)
-        many = len(self._consuming) + len(self._publishing) >= self._services.most_links
-        if many:
-            most = self._services.most_links
+        link, most = cast("Link", event.link), self._services.most_links
+        self._links.add(link)
+        if len(self._links) > 2 * most:  # it does not stop where it is refused
+            self._engine.fail(f"the client has attached more than {2 * most} links")
+        elif len(self._links) > most:
             _refuse(link, Refused(RESOURCE_LIMIT, f"A connection has at most {most} links."))
             self._engine.soon()
         elif isinstance(link, Receiver):
@@ -233,6 +265,8 @@ class Client:
             connection = await asyncio.shield(self._opened)
         except KafkadurError:
             return  # the connection was refused
+        if link not in self._links:
+            return  # it has ended meanwhile: it must not be used
         settings = connection.settings
         publishing = Publishing(
             link,
@@ -251,13 +285,16 @@ class Client:
     async def _attach_consuming(self, link: Sender, facts: ReceivingLink) -> None:
         try:
             connection = await asyncio.shield(self._opened)
+        except KafkadurError:
+            return  # the connection was refused
+        if link not in self._links:
+            return  # it has ended meanwhile: it must not be used
+        try:
             asked = asked_for(facts)
         except Refused as error:
             _refuse(link, error)
             self._engine.soon()
             return
-        except KafkadurError:
-            return  # the connection was refused
         owner = self._services.host if asked.is_global else connection
         if facts.address is None:
             await self._attach_unsubscribing(link, asked, owner)
@@ -282,7 +319,11 @@ class Client:
             if not await unsubscribing.attach(owner):
                 raise Refused(NOT_FOUND, f"There is no durable subscription {asked.durable!r}.")
 
-        await self._attach(attach(), lambda error: _refuse(link, error))
+        await self._attach(attach(), lambda error: self._refuse_open(link, error))
+
+    def _refuse_open(self, link: Link, error: Refused) -> None:
+        if link in self._links:
+            _refuse(link, error)
 
     async def _attach(self, attaching: Awaitable[None], refuse: Callable[[Refused], None]) -> None:
         try:
@@ -310,7 +351,10 @@ class Client:
             consuming.on_disposition(delivery)
 
     def _on_detach(self, event: Event, *, closed: bool) -> None:
-        self._spawn(self._detach(cast("Link", event.link), closed=closed))
+        link = cast("Link", event.link)
+        if link in self._links:
+            self._links.discard(link)
+            self._spawn(self._detach(link, closed=closed))
 
     async def _detach(self, link: Link, *, closed: bool) -> None:
         publishing = self._publishing.pop(link, None)
@@ -331,13 +375,14 @@ class Client:
         link.free()
         self._engine.soon()
 
-    def _end_link(self, link: Link, *, unsubscribes: bool) -> None:
+    def _end_link(self, link: Link) -> None:
         publishing = self._publishing.pop(link, None)
         if publishing is not None:
             publishing.end()
         consuming = self._consuming.pop(link, None)
         if consuming is not None:
-            self._spawn(consuming.close(unsubscribes=unsubscribes))
+            consuming.end()
+            self._spawn(consuming.close(unsubscribes=False))
 
     # -- tasks
 
@@ -364,7 +409,8 @@ def _facts(link: Sender) -> ReceivingLink:
     selector, no_local = _filters(source)
     return ReceivingLink(
         name=link.name,
-        address=source.address if source.type == Terminus.SOURCE else None,
+        address=None if source.type == Terminus.UNSPECIFIED else source.address or "",
+        dynamic=source.type == Terminus.SOURCE and source.dynamic,
         capabilities=_capabilities(source) if source.type == Terminus.SOURCE else frozenset(),
         durable=source.durability != Terminus.NONDURABLE or source.expiry_policy == Terminus.EXPIRE_NEVER,
         selector=selector,

@@ -15,11 +15,18 @@ from proton import Condition, Link, Terminus
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.subscription import Subscription
 from kafkadur.consumer.delivery import Batch, Delivery
-from kafkadur.gateway.conditions import Refused, refused
+from kafkadur.gateway.conditions import INTERNAL_ERROR, Refused, refused
 from kafkadur.gateway.identity import Asked
 from kafkadur.gateway.records import to_message
 from kafkadur_sharing.definition import SubscriptionType
-from kafkadur_sharing.errors import AlreadySettled, ConnectionClosed, KafkadurError, LeaseLost
+from kafkadur_sharing.errors import (
+    AlreadySettled,
+    ConnectionClosed,
+    KafkadurError,
+    KafkaUnavailable,
+    LeaseLost,
+)
+from kafkadur_sharing.numbers import MOST_RECORDS
 from kafkadur_sharing.redelivery import Redelivery
 
 _log = logging.getLogger("kafkadur.gateway")
@@ -35,7 +42,9 @@ _FIRST_WINDOW: Final = 2
 _SHRINK_BELOW: Final = 0.7
 #: Seconds after which a client gets an answer to a drain also where Kafka does not tell whether a message
 #: waits.
-_DRAIN_S: Final = 30.0
+_DRAIN_S: Final = 5.0
+#: Acknowledgements of a consumer that may be unconfirmed.
+_UNCONFIRMED: Final = 1_000
 
 
 class _Engine(Protocol):
@@ -83,6 +92,10 @@ class Consuming:
         #: messages that the client has and has not settled, by the tag of their delivery
         self._unsettled: dict[str, Delivery] = {}
         self._window = _FIRST_WINDOW
+        #: whether the client's attach was accepted, and its link not ended by the gateway since
+        self._accepted = False
+        #: whether the link has ended, also while it is being attached
+        self._ended = False
         self._presettled = link.remote_snd_settle_mode == Link.SND_SETTLED
 
     # -- the beginning
@@ -90,8 +103,7 @@ class Consuming:
     async def attach(self, connection: Connection) -> None:
         """Attach to the subscription, and answer the client's attach; raises errors of `subscribe`."""
         asked = self._asked
-        self._connection = connection
-        self._subscription = await connection.subscribe(
+        subscription = await connection.subscribe(
             asked.topic,
             type=asked.type,
             durable=asked.durable,
@@ -100,9 +112,14 @@ class Consuming:
             no_local=asked.no_local and asked.type is SubscriptionType.EXCLUSIVE,
             window=_FIRST_WINDOW,
             window_bytes=self._most_bytes,
+            unconfirmed=_UNCONFIRMED,
             redelivery=self._redelivery,
-            on_change="replace" if asked.durable is not None else None,  # as JMS says (U4, S3)
+            on_change="replace" if asked.replaces else None,  # as JMS says (U4, S3)
         )
+        if self._ended:  # the link has ended meanwhile: it must not be used
+            await _left(subscription)
+            return
+        self._connection, self._subscription, self._accepted = connection, subscription, True
         link = self._link
         link.source.copy(link.remote_source)
         link.target.copy(link.remote_target)
@@ -110,7 +127,7 @@ class Consuming:
         link.rcv_settle_mode = Link.RCV_FIRST
         link.open()
         self._fit_window()
-        self._delivering = asyncio.create_task(self._deliver(self._subscription))
+        self._delivering = asyncio.create_task(self._deliver(subscription))
         self._engine.soon()
 
     # -- what the client says
@@ -155,7 +172,9 @@ class Consuming:
 
     def _fit_window(self) -> None:
         """Let the subscription hold what the client has, and has credit for."""
-        wanted = len(self._unsettled) + max(self._link.credit, 0)
+        if self._ended:
+            return
+        wanted = min(len(self._unsettled) + max(self._link.credit, 0), MOST_RECORDS)
         if self._subscription is None or self._window * _SHRINK_BELOW < wanted <= self._window:
             return
         if wanted != self._window:
@@ -173,6 +192,9 @@ class Consuming:
         except KafkadurError as error:
             _log.warning("a consumer of %s ends: %s", self._asked.topic, error)
             self.refuse(refused(error))
+        except Exception:  # noqa: BLE001 - any defect: the client learns of it
+            _log.exception("a consumer of %s met a defect", self._asked.topic)
+            self.refuse(Refused(INTERNAL_ERROR, "The gateway met a defect; its log says which."))
 
     async def _deliver_some(self, subscription: Subscription) -> None:
         self._changed.clear()
@@ -183,15 +205,24 @@ class Consuming:
             return
         batch = await subscription.receive_batch(most, 0)
         if batch is None and link.drain_mode:
-            batch = await self._unless_changed(subscription.receive_available(most, _DRAIN_S))
+            batch = await self._unless_changed(self._available(subscription, most))
             if batch is None and not self._changed.is_set():
                 link.drained()
+                self._fit_window()
                 self._engine.soon()
         elif batch is None:
             batch = await self._unless_changed(subscription.receive_batch(most))
         if batch is not None:
             await self._send(batch)
             await asyncio.sleep(0)  # other links have their turn
+
+    async def _available(self, subscription: Subscription, most: int) -> Batch | None:
+        """Receive what waits; None if nothing does, or if Kafka does not tell in time."""
+        try:
+            return await subscription.receive_available(most, _DRAIN_S)
+        except KafkaUnavailable as error:
+            _log.info("a drain of %s is answered without certainty: %s", self._asked.topic, error)
+            return None
 
     async def _unless_changed(self, receiving: Coroutine[Any, Any, Batch | None]) -> Batch | None:
         """Receive until the client says something else; None then."""
@@ -219,33 +250,39 @@ class Consuming:
             while not self._engine.writable:  # a client that reads slowly does not fill the memory
                 self._changed.clear()
                 await self._changed.wait()
-            encoded = to_message(
-                topic=delivery.topic,
-                value=delivery.raw_value,
-                headers=delivery.headers,
-                timestamp_ms=delivery.timestamp,
-                attempt=delivery.attempt,
-                redelivered=delivery.redelivered,
-            )
+            encoded = _encoded(delivery)
+            if encoded is None:
+                continue
             tag = str(next(self._tags))
             size += len(encoded)
             sent = link.delivery(tag)
             link.stream(encoded)
             link.advance()
+            self._unsettled[tag] = delivery
             if self._presettled:
                 sent.settle()
-                with contextlib.suppress(AlreadySettled, LeaseLost):  # it comes again
-                    delivery.ack_nowait()
-            else:
-                self._unsettled[tag] = delivery
         if self._presettled:
-            self._fit_window()
+            await self._acknowledge_sent()
         self._engine.soon()
+
+    async def _acknowledge_sent(self) -> None:
+        """Acknowledge messages that the client takes as settled, when the socket has them."""
+        self._engine.process()
+        while self._link.queued:
+            self._changed.clear()
+            await self._changed.wait()
+        for delivery in self._unsettled.values():
+            with contextlib.suppress(AlreadySettled, LeaseLost):  # it comes again
+                delivery.ack_nowait()
+        self._unsettled.clear()
+        self._fit_window()
 
     # -- the end
 
     def refuse(self, error: Refused) -> None:
         """End the link with an error; before it was attached this refuses the attach."""
+        if self._ended:
+            return
         link = self._link
         if not link.state & proton.Endpoint.LOCAL_ACTIVE:
             # a null source says that there is no subscription: else a client takes the link for attached
@@ -254,14 +291,23 @@ class Consuming:
             link.open()
         link.condition = Condition(error.condition, error.description)
         link.close()
+        self._accepted = False
         self._engine.soon()
+
+    def end(self) -> None:
+        """The link must not be used any more; `close` or `lose` follows."""
+        self._ended = True
+        if self._delivering is not None:
+            self._delivering.cancel()
 
     async def close(self, *, unsubscribes: bool) -> None:
         """Detach from the subscription; messages that the client has not settled are given back, uncounted.
 
-        `unsubscribes`: the client has closed its link, which deletes a durable subscription. Raises errors of
+        `unsubscribes`: the client has closed its link, which deletes a durable subscription. It does not when
+        the client only answers that the gateway has refused or ended the link. Raises errors of
         unsubscribing.
         """
+        unsubscribes = unsubscribes and self._accepted
         await self._leave()
         if unsubscribes and self._asked.durable is not None and self._connection is not None:
             await self._connection.unsubscribe(self._asked.durable)
@@ -274,13 +320,12 @@ class Consuming:
         await self._leave()
 
     async def _leave(self) -> None:
+        self.end()
         if self._delivering is not None:
-            self._delivering.cancel()
             await asyncio.wait((self._delivering,))
         self._unsettled.clear()
         if self._subscription is not None:
-            with contextlib.suppress(LeaseLost):  # of messages that come again
-                await self._subscription.close()
+            await _left(self._subscription)
 
 
 class Unsubscribing:
@@ -292,12 +337,15 @@ class Unsubscribing:
         self._name = name
         self._engine = engine
         self._connection: Connection | None = None
+        self._ended = False
 
     async def attach(self, connection: Connection) -> bool:
         """Answer the client's attach; returns whether the subscription exists."""
         known = await connection.known(self._name)
         if known is None:
             return False
+        if self._ended:  # the link has ended meanwhile: it must not be used
+            return True
         self._connection = connection
         link = self._link
         link.source.type = Terminus.SOURCE
@@ -309,13 +357,43 @@ class Unsubscribing:
         self._engine.soon()
         return True
 
+    def end(self) -> None:
+        """The link must not be used any more; `close` or `lose` follows."""
+        self._ended = True
+
     async def close(self, *, unsubscribes: bool) -> None:
         """Delete the subscription if the client closes the link; raises errors of unsubscribing."""
+        self._ended = True
         if unsubscribes and self._connection is not None:
             await self._connection.unsubscribe(self._name)
 
     async def lose(self) -> None:
-        """The client is gone: nothing happens."""
+        """The client is gone: nothing is deleted."""
+        self._ended = True
+
+
+def _encoded(delivery: Delivery) -> bytes | None:
+    """Return a message as AMQP encodes it; None for one that cannot be encoded: it becomes a dead letter."""
+    try:
+        return to_message(
+            topic=delivery.topic,
+            value=delivery.raw_value,
+            headers=delivery.headers,
+            timestamp_ms=delivery.timestamp,
+            attempt=delivery.attempt,
+            redelivered=delivery.redelivered,
+        )
+    except Exception:  # noqa: BLE001 - of any malformed record: the others are delivered
+        _log.exception("%r cannot be a message of AMQP: it becomes a dead letter", delivery)
+        with contextlib.suppress(AlreadySettled, LeaseLost):
+            delivery.reject_nowait("it cannot be made a message of AMQP")
+        return None
+
+
+async def _left(subscription: Subscription) -> None:
+    """Close a subscription; acknowledgements that failed are of messages that come again."""
+    with contextlib.suppress(LeaseLost):
+        await subscription.close()
 
 
 _OUTCOMES: Final = (

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
@@ -20,6 +21,8 @@ from kafkadur.gateway.sasl import CheckPassword, ProtocolError, SaslServer
 
 _log = logging.getLogger("kafkadur.gateway")
 
+#: Seconds that a client has to take the last bytes.
+_CLOSE_S: Final = 5.0
 #: Bytes that Proton is asked to send at once.
 _PIECE: Final = 65_536
 
@@ -38,6 +41,8 @@ class EngineSettings:
     #: whether clients need not say who they are, and who has which password (None: there is no PLAIN)
     anonymous: bool
     check_password: CheckPassword | None
+    #: where passwords are checked
+    checking: Executor
 
 
 class Handler(Protocol):
@@ -87,9 +92,14 @@ class Engine(asyncio.Protocol):
         self._pn.channel_max = settings.max_sessions - 1
         self._pn.idle_timeout = settings.idle_timeout
         self._processing = False
+        #: whether a password is being checked
+        self._checking = False
         self._scheduled = False
         #: whether the socket takes bytes without keeping them in memory
         self.writable = True
+        #: whether the connection ends: what the client sends is not read any more
+        self._ending = False
+        self._opened = False
         #: the user that has authenticated, and where the client is
         self.user: str | None = None
         self.peer = "?"
@@ -103,24 +113,24 @@ class Engine(asyncio.Protocol):
         host = self._socket.get_extra_info("peername") or ("?",)
         self.peer = ":".join(map(str, host[:2]))
         if not self._admit(self):
-            self._end("there are too many connections")
+            self.fail("there are too many connections")
             return
         self._sasl = SaslServer(
             anonymous=self._settings.anonymous,
-            check_password=self._settings.check_password,
+            passwords=self._settings.check_password is not None,
             certificate_name=_common_name(self._socket),
         )
         self._handshake = self._loop.call_later(self._settings.handshake_timeout, self._late)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the client."""
-        if self.lost:
+        if self.lost or self._ending:  # TLS may still have some after it was closed
             return
         if self._sasl is not None:
             try:
                 data = self._authenticate(self._sasl, data)
             except ProtocolError as error:
-                self._end(f"{error}")
+                self.fail(f"{error}")
                 return
         if self._sasl is None and data:
             self._push(data)
@@ -162,8 +172,12 @@ class Engine(asyncio.Protocol):
         finally:
             self._write(sasl.take_out())
         if sasl.refused:
-            self._end("its credentials are refused")
+            self.fail("its credentials are refused")
             return b""
+        if sasl.asked is not None and not self._checking:
+            self._checking = True
+            asked = self._loop.run_in_executor(self._settings.checking, self._check, *sasl.asked)
+            asked.add_done_callback(self._checked)
         if not sasl.done:
             return b""
         self.user, self._sasl = sasl.user, None
@@ -171,20 +185,41 @@ class Engine(asyncio.Protocol):
         self._handler = self._make_handler(self)
         return sasl.take_rest()
 
-    def opened(self) -> None:
-        """The client has sent its open frame."""
+    def _check(self, user: str, password: str) -> bool:
+        """Check a password, in another thread: it takes long on purpose."""
+        check = self._settings.check_password
+        return check is not None and check(user, password)
+
+    def _checked(self, check: asyncio.Future[bool]) -> None:
+        if self.lost or self._ending or self._sasl is None:
+            return
+        self._sasl.decide(accepted=not check.cancelled() and check.exception() is None and check.result())
+        self.data_received(b"")
+
+    def opened(self) -> bool:
+        """The client has sent its open frame; returns whether it is the first one."""
+        first, self._opened = not self._opened, True
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
+        return first
 
     def _late(self) -> None:
         self._handshake = None
-        self._end(f"it did not open a connection within {self._settings.handshake_timeout:g} s")
+        self.fail(f"it did not open a connection within {self._settings.handshake_timeout:g} s")
 
-    def _end(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """End the connection without a word of AMQP."""
         _log.info("the connection of %s ends: %s", self.peer, reason)
-        if self._socket is not None:
-            self._socket.close()
+        self._end()
+
+    def _end(self) -> None:
+        """Close the socket; a client that does not take what is left is cut off."""
+        if self._socket is None or self._ending:
+            return
+        self._ending = True
+        self._socket.close()
+        self._loop.call_later(_CLOSE_S, self.abort)
 
     # -- the engine
 
@@ -205,9 +240,9 @@ class Engine(asyncio.Protocol):
         self._processing = True
         try:
             self._tell()
+            self._tick()  # before sending: it may have a heartbeat to send, or end a silent connection
             self._send()
             self._tell()
-            self._tick()
         finally:
             self._processing = False
 
@@ -227,8 +262,14 @@ class Engine(asyncio.Protocol):
     def _tell(self) -> None:
         handler, collector = self._handler, self._collector
         while (event := collector.peek()) is not None:
-            if handler is not None:
-                handler.on_event(event)
+            if event.type == Event.TRANSPORT_ERROR:  # the client may not take the frame that says why
+                self._loop.call_later(_CLOSE_S, self.abort)
+            if handler is not None and not self._ending:
+                try:
+                    handler.on_event(event)
+                except Exception:  # noqa: BLE001 - any defect: other connections go on
+                    _log.exception("the connection of %s met a defect", self.peer)
+                    self.abort()
             collector.pop()
 
     def _send(self) -> None:
@@ -239,8 +280,8 @@ class Engine(asyncio.Protocol):
             self._write(bytes(data))
             self._pn.pop(len(data))
             self._tell()
-        if self._pn.pending() < 0 and self._socket is not None:  # all was sent, and the connection is closed
-            self._socket.close()
+        if self._pn.pending() < 0:  # all was sent, and the connection is closed
+            self._end()
 
     def _write(self, data: bytes) -> None:
         if data and self._socket is not None and not self._socket.is_closing():

@@ -7,6 +7,8 @@ import contextlib
 import logging
 import ssl
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
@@ -19,12 +21,15 @@ from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur.settings import Settings
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError
+from kafkadur_sharing.names import validate_topic
 from kafkadur_sharing.redelivery import Redelivery
 
 _log = logging.getLogger("kafkadur.gateway")
 
 #: Seconds for which the answer is kept that a topic exists.
 _KNOWN_S: Final = 5.0
+#: Seconds for which the answer is kept that there is no such topic, and how many answers are kept.
+_UNKNOWN_S, _MOST_KNOWN = 1.0, 10_000
 #: Bytes of a record besides its message's body.
 _HEADER_BYTES: Final = 65_536
 #: Seconds that clients have to take the end of their connections when the gateway stops.
@@ -88,7 +93,7 @@ class Gateway:
         self._topics: Topics | None = None
         #: topics that were found: when (monotonic seconds), and their partitions
         self._known: dict[str, tuple[float, int]] = {}
-        self._asking = asyncio.Lock()
+        self._checking = ThreadPoolExecutor(2, "kafkadur-passwords")
         self._clients: set[Client] = set()
         #: the connections, also those whose clients have not authenticated
         self._engines: set[Engine] = set()
@@ -114,25 +119,32 @@ class Gateway:
         assert self._producer is not None  # noqa: S101 - it is open
         return self._producer
 
-    async def connect(self, client_id: str | None) -> Connection:
-        """Open a connection of a client; raises as `Connection.open`."""
-        return await self.host.for_client(client_id)
+    async def connect(
+        self, client_id: str | None, on_displaced: Callable[[KafkadurError], None]
+    ) -> Connection:
+        """Open a connection of a client; raises as `Connection.open`.
+
+        `on_displaced` is called, in any thread, when another connection has taken the client id.
+        """
+        return await self.host.for_client(client_id, on_displaced)
 
     async def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic; 0: there is none. Raises `KafkaUnavailable`."""
         topics = self._topics
         assert topics is not None  # noqa: S101 - it is open
-        async with self._asking:
-            found_at, count = self._known.get(topic, (float("-inf"), 0))
-            if time.monotonic() - found_at < _KNOWN_S:
-                return count
-            self._known.pop(topic, None)
-            try:
-                found = await asyncio.to_thread(topics.describe, topic)
-            except InvalidDestination:
-                return 0
-            self._known[topic] = time.monotonic(), found.partitions
-            return found.partitions
+        if validate_topic(topic).startswith("__"):
+            return 0  # Kafka's own
+        found_at, count = self._known.get(topic, (float("-inf"), 0))
+        if time.monotonic() - found_at < (_KNOWN_S if count else _UNKNOWN_S):
+            return count
+        try:
+            count = (await asyncio.to_thread(topics.describe, topic)).partitions
+        except InvalidDestination:
+            count = 0
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[topic] = time.monotonic(), count
+        return count
 
     def ended(self, client: Client) -> None:
         """A connection has ended."""
@@ -168,10 +180,15 @@ class Gateway:
             max_sessions=options.most_sessions,
             anonymous=options.anonymous,
             check_password=options.check_password,
+            checking=self._checking,
         )
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                partial(self._accept, engine), options.host, options.port, ssl=options.tls
+                partial(self._accept, engine),
+                options.host,
+                options.port,
+                ssl=options.tls,
+                ssl_handshake_timeout=None if options.tls is None else options.handshake_timeout,
             )
         except OSError as error:
             raise IllegalState(
@@ -204,6 +221,7 @@ class Gateway:
                 await asyncio.gather(*(each.stop() for each in list(self._clients)), return_exceptions=True)
         for engine in list(self._engines):
             engine.abort()
+        self._checking.shutdown(wait=False, cancel_futures=True)
         if self._producer is not None:
             await asyncio.to_thread(self._flush)
         if self._topics is not None:

@@ -32,6 +32,8 @@ class ReceivingLink:
     capabilities: frozenset[str]
     #: its terminus outlives the link
     durable: bool
+    #: the gateway is to name the node
+    dynamic: bool = False
     selector: str | None = None
     no_local: bool = False
 
@@ -48,6 +50,8 @@ class Asked:
     type: SubscriptionType
     #: whether the subscription belongs to no client id, although the connection may have one
     is_global: bool
+    #: whether another selector or topic begins a durable subscription anew, as in JMS
+    replaces: bool
     selector: str | None
     no_local: bool
 
@@ -82,6 +86,7 @@ def asked_for(link: ReceivingLink) -> Asked:
         shared=name if shared and not durable else None,
         type=kind,
         is_global=is_global,
+        replaces=durable and shared_name is None and link.address is not None,
         selector=link.selector,
         no_local=link.no_local and not shared,
     )
@@ -97,6 +102,8 @@ def topic_of(address: str | None, capabilities: frozenset[str]) -> str:
 
 def _parsed(link: ReceivingLink) -> tuple[str, dict[str, str], str | None]:
     """Return topic, options, and the name of a shared durable subscription that an address has."""
+    if link.dynamic:
+        raise Refused(NOT_IMPLEMENTED, "The gateway has no temporary destinations yet.")
     if link.address is None:
         return "", {}, None
     path, _, query = link.address.partition("?")

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import proton
 from proton import Condition, Link, Receiver, Terminus
 
-from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, NOT_FOUND, Refused, refused
+from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, NOT_FOUND, NOT_IMPLEMENTED, Refused, refused
 from kafkadur.gateway.identity import topic_of
 from kafkadur.gateway.records import Outgoing, Sender, to_record
 from kafkadur.producer.forwarding import ForwardingProducer
@@ -25,6 +25,8 @@ _log = logging.getLogger("kafkadur.gateway")
 _CREDIT: Final = 500
 #: Bytes of messages of one connection that are on their way to Kafka; the client waits beyond.
 _MOST_BYTES: Final = 16 * 2**20
+#: Bytes that a message takes in memory besides its own.
+_OBJECTS_BYTES: Final = 2_048
 
 
 class Load:
@@ -99,12 +101,18 @@ class Publishing:
     async def attach(self) -> None:
         """Answer the client's attach; raises `Refused`."""
         link = self._link
+        if link.remote_target.type == Terminus.COORDINATOR:
+            raise Refused(NOT_IMPLEMENTED, "The gateway has no transactions yet. Use a session without.")
+        if link.remote_target.dynamic:
+            raise Refused(NOT_IMPLEMENTED, "The gateway has no temporary destinations yet.")
         address = link.remote_target.address
         capabilities = _capabilities(link.remote_target)
         if address is not None:
             self._topic = topic_of(address, capabilities)
             if not await self._is_known(self._topic):
                 raise _no_topic(self._topic)
+        if self._ended:  # the link has ended meanwhile: it must not be used
+            return
         link.source.copy(link.remote_source)
         link.target.copy(link.remote_target)
         link.rcv_settle_mode = Link.RCV_FIRST
@@ -128,14 +136,15 @@ class Publishing:
             if current.pending > self._most_bytes:
                 self.refuse(Refused(MESSAGE_TOO_LARGE, f"A message has at most {self._most_bytes} bytes."))
                 return
+            if current.aborted:
+                link.advance()
+                current.settle()
+                self._give_credit()
+                continue
             if current.partial or not self._load.has_room(self.read):
                 return
             encoded = bytes(link.recv(current.pending) or b"")
             link.advance()
-            if current.aborted:
-                current.settle()
-                self._give_credit()
-                continue
             self._take(current, encoded)
 
     def _take(self, delivery: proton.Delivery, encoded: bytes) -> None:
@@ -147,11 +156,12 @@ class Publishing:
         except KafkadurError as error:
             self._reject(delivery, refused(error))
         else:
-            self._load.begin(len(encoded))
+            size = len(encoded) + _OBJECTS_BYTES
+            self._load.begin(size)
             if self._sending is None and topic in self._known:
-                self._send(delivery, record, topic, len(encoded))
+                self._send(delivery, record, topic, size)
             else:
-                self._waiting.append((delivery, record, topic, len(encoded)))
+                self._waiting.append((delivery, record, topic, size))
                 self._sending = self._sending or asyncio.create_task(self._send_waiting())
 
     async def _send_waiting(self) -> None:
@@ -225,6 +235,8 @@ class Publishing:
     def refuse(self, error: Refused) -> None:
         """End the link with an error; before it was attached this refuses the attach."""
         link = self._link
+        if self._ended:
+            return
         if not link.state & proton.Endpoint.LOCAL_ACTIVE:
             link.source.copy(link.remote_source)
             link.target.type = Terminus.UNSPECIFIED
@@ -235,10 +247,8 @@ class Publishing:
         self._engine.soon()
 
     def end(self) -> None:
-        """The link has ended: messages on their way are written, and nobody is told."""
+        """The link has ended: messages that have come are written, and nobody is told."""
         self._ended = True
-        if self._sending is not None:
-            self._sending.cancel()
 
 
 def _no_topic(topic: str) -> Refused:

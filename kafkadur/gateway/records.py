@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 from proton import (
     Data,
     Message,
-    ProtonException,
     byte,
     float32,
     int32,
@@ -60,15 +59,22 @@ _TEXT, _BINARY, _NULL, _VALUE, _SEQUENCE = b"text", b"binary", b"null", b"value"
 _DELIVERY_TIME: Final = symbol("x-opt-delivery-time")
 #: The types of destinations and messages, as Qpid JMS annotates them.
 _TO_TYPE, _MESSAGE_TYPE = symbol("x-opt-jms-dest"), symbol("x-opt-jms-msg-type")
+#: The types of destinations that are no topics: queue, temporary queue, temporary topic.
+_QUEUES: Final = frozenset({0, 2, 3})
 #: The kinds of messages of JMS: message, object, map, bytes, stream, text.
 _MESSAGE_TYPES: Final = frozenset(b"%d" % kind for kind in range(6))
 _TOPIC_TYPE: Final = byte(1)
 _INT32: Final = 2**31
+#: The time to live of AMQP has 32 bits, in ms; the time of expiration says the same.
+_LONGEST_TTL_S: Final = 4_294_967.0
 _INT64: Final = 2**63
 
 #: The exact types of numbers, by the word in the header: JMS has them, and Python has not.
 _NUMBERS: Final[Mapping[str, type[int | float]]] = {
     "byte": byte, "short": short, "int": int32, "long": int, "float": float32, "double": float,
+}  # fmt: skip
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "byte": (-128, 127), "short": (-(2**15), 2**15 - 1), "int": (-_INT32, _INT32 - 1),
 }  # fmt: skip
 _WORDS: Final[Mapping[type, str]] = {
     byte: "byte", short: "short", int32: "int", int: "long", float32: "float", float: "double",
@@ -102,9 +108,12 @@ def to_record(encoded: bytes, sender: Sender) -> Outgoing:
     message = _message()
     try:
         message.decode(encoded)
-    except (ProtonException, ValueError, UnicodeDecodeError) as error:
-        raise Refused(DECODE_ERROR, f"The message cannot be decoded: {error}") from None
-    value, kind = _value_of(message)
+        value, kind = _value_of(message)
+        annotations = dict(message.annotations or {})
+    except Exception as error:  # noqa: BLE001 - Proton raises many kinds for malformed values
+        raise Refused(DECODE_ERROR, f"The message cannot be decoded: {error!r}") from None
+    if annotations.get(_TO_TYPE) in _QUEUES:
+        raise Refused(NOT_IMPLEMENTED, f"The gateway has no queues yet: {message.address}. Use a topic.")
     properties, numbers = _properties_of(message.properties or {})
     headers = encode(properties, _fields_of(message, sender))
     more = (
@@ -149,7 +158,8 @@ def to_message(
     message.delivery_count = max(attempt - 1, int(redelivered))
     if fields.expiration is not None:
         message.expiry_time = fields.expiration / 1000
-        message.ttl = max(fields.expiration / 1000 - time.time(), 0.001)
+        if (left := fields.expiration / 1000 - time.time()) < _LONGEST_TTL_S:
+            message.ttl = max(left, 0.001)
     if (content_type := _read(raw.get(CONTENT_TYPE_HEADER))) is not None:
         message.content_type = symbol(content_type)
     if (group := _read(raw.get(GROUP_ID_HEADER))) is not None:
@@ -196,8 +206,8 @@ def _set_body(message: _Message, value: bytes | None, kind: bytes | None) -> Non
             data.rewind()
             data.next()
             message.body = data.get_object()
-        except (ProtonException, ValueError):
-            pass  # not what the header says: it goes out as bytes
+        except Exception:  # noqa: BLE001, S110 - of any malformed value: it goes out as bytes
+            pass
         else:
             message.inferred = kind == _SEQUENCE
             return
@@ -247,7 +257,12 @@ def _number(value: Property, word: str | None) -> Any:  # noqa: ANN401 - of a ty
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     kind = _NUMBERS.get(word or "")
-    if kind is not None and issubclass(kind, type(value)):
+    least, most = _RANGES.get(word or "", (-_INT64, _INT64 - 1))
+    if (
+        kind is not None
+        and issubclass(kind, type(value))
+        and (isinstance(value, float) or least <= value <= most)
+    ):
         return kind(value)
     return int32(value) if isinstance(value, int) and -_INT32 <= value < _INT32 else value
 

@@ -15,6 +15,8 @@ _HEADER_SIZE: Final = 8
 _FRAME_HEADER: Final = struct.Struct(">IBBH")
 #: The frames of SASL must fit into this many bytes (AMQP 1.0, section 5.3.1).
 _LARGEST_FRAME: Final = 512
+#: Bytes that a client may send before it knows whether its password is right.
+_LARGEST_REST: Final = 65_536
 _SASL_FRAME: Final = 1
 _MECHANISMS, _INIT, _OUTCOME = 0x40, 0x41, 0x44
 
@@ -39,15 +41,13 @@ class ProtocolError(Exception):
 class SaslServer:
     """The negotiation with one client, from its first byte to its AMQP header."""
 
-    def __init__(
-        self, *, anonymous: bool, check_password: CheckPassword | None, certificate_name: str | None
-    ) -> None:
-        """`anonymous`: clients need not say who they are. `check_password` None: there is no PLAIN.
+    def __init__(self, *, anonymous: bool, passwords: bool, certificate_name: str | None) -> None:
+        """`anonymous`: clients need not say who they are. `passwords`: there is PLAIN.
 
         `certificate_name`: the name in the client's certificate; None: it has none, and there is no EXTERNAL.
         """
         self._anonymous = anonymous
-        self._check_password = check_password
+        self._passwords = passwords
         self._certificate_name = certificate_name
         self._buffer = b""
         self._begun = False
@@ -56,6 +56,8 @@ class SaslServer:
         self.out = b""
         #: whether the negotiation is over: `rest` is what follows
         self.done = False
+        #: user and password that somebody is to check: `decide` tells the answer; None: there are none
+        self.asked: tuple[str, str] | None = None
         #: whether the client was refused
         self.refused = False
         #: the name of the user; None: it said none
@@ -66,7 +68,8 @@ class SaslServer:
         self._buffer += data
         while self._step():
             pass
-        if not self.done and len(self._buffer) > 2 * _LARGEST_FRAME:
+        most = _LARGEST_REST if self.asked is not None else 2 * _LARGEST_FRAME
+        if not self.done and len(self._buffer) > most:
             raise ProtocolError("a frame of SASL is too long")
 
     def take_rest(self) -> bytes:
@@ -80,7 +83,7 @@ class SaslServer:
         return out
 
     def _step(self) -> bool:
-        if self.done or self.refused:
+        if self.done or self.refused or self.asked is not None:
             return False
         if not self._begun or self._last:
             return self._take_header()
@@ -117,7 +120,7 @@ class SaslServer:
 
     def _mechanisms(self) -> list[str]:
         offered = [EXTERNAL] if self._certificate_name is not None else []
-        offered += [PLAIN] if self._check_password is not None else []
+        offered += [PLAIN] if self._passwords else []
         return offered + ([ANONYMOUS] if self._anonymous else [])
 
     def _init(self, frame: tuple[object, list[Any]]) -> None:
@@ -126,23 +129,33 @@ class SaslServer:
             raise ProtocolError("the client does not choose a mechanism of SASL")
         mechanism, *more = fields
         response = more[0] if more and isinstance(more[0], bytes) else b""
-        accepted = str(mechanism) in self._mechanisms() and self._accepts(str(mechanism), response)
-        self.out += _frame(_OUTCOME, [ubyte(_Code.OK if accepted else _Code.AUTH)])
-        self._last = accepted
-        self.refused = not accepted
+        if str(mechanism) not in self._mechanisms():
+            self._tell(accepted=False)
+        elif mechanism == PLAIN:
+            self._ask(response)
+        else:
+            self.user = self._certificate_name if mechanism == EXTERNAL else None
+            self._tell(accepted=True)
 
-    def _accepts(self, mechanism: str, response: bytes) -> bool:
-        if mechanism == EXTERNAL:
-            self.user = self._certificate_name
-            return True
-        if mechanism == ANONYMOUS:
-            return True
+    def _ask(self, response: bytes) -> None:
         try:
             _, user, password = response.decode().split("\0")
         except ValueError:
-            return False
-        self.user = user
-        return self._check_password is not None and self._check_password(user, password)
+            self._tell(accepted=False)
+        else:
+            self.asked = user, password
+
+    def decide(self, *, accepted: bool) -> None:
+        """Tell whether the user that `asked` names has the password."""
+        if self.asked is not None:
+            self.user = self.asked[0] if accepted else None
+            self.asked = None
+            self._tell(accepted=accepted)
+
+    def _tell(self, *, accepted: bool) -> None:
+        self.out += _frame(_OUTCOME, [ubyte(_Code.OK if accepted else _Code.AUTH)])
+        self._last = accepted
+        self.refused = not accepted
 
 
 def _symbols(names: list[str]) -> Array:

@@ -53,7 +53,7 @@ from kafkadur_sharing.definition import (
     SubscriptionType,
     TypeName,
 )
-from kafkadur_sharing.errors import IllegalState, KafkadurError, NotConnected
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, NotConnected
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
@@ -101,6 +101,7 @@ class Subscribing(DurableSubscriptions):
     _opened: Opened | None
     id: str
     _displaced_by: KafkadurError | None
+    _closed: bool
 
     @overload
     def subscribe(
@@ -349,6 +350,8 @@ class Subscribing(DurableSubscriptions):
         if session is not None:
             session.join(subscription)
         self._subscriptions.append(subscription)
+        if self._closed:
+            subscription.fail(ConnectionClosed())
         if self._displaced_by is not None:
             subscription.fail(self._displaced_by)
 

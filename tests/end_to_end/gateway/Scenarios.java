@@ -225,6 +225,7 @@ public class Scenarios {
       producer.send(session.createTextMessage("after"));
       Set<String> seen = new TreeSet<>();
       while (!seen.containsAll(Set.of("0", "after"))) seen.add(text(consumer));
+      seen.remove("before"); // its acknowledgement may have been lost with the gateway
       say(seen);
     }
   }

@@ -87,6 +87,11 @@ def test_the_command(place: Place, tmp_path: Path) -> None:
         [*command, "gateway", "--host", "0.0.0.0", *where], capture_output=True, text=True, check=False
     )
     assert (wide.returncode, "--users FILE" in wide.stderr) == (1, True)
+    bare = subprocess.run(
+        [*command, "gateway", "--host", "0.0.0.0", "--users", str(users), *where],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (bare.returncode, "--plain-text" in bare.stderr) == (1, True)
     with subprocess.Popen(
         [*command, "gateway", "--port", "0", "--users", str(users), *where], stderr=subprocess.PIPE, text=True
     ) as serving:

@@ -1,12 +1,15 @@
 """Topics and subscriptions through the gateway, with Proton's own client of AMQP 1.0."""
 
+import itertools
 import socket
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from proton import ConnectionException, Delivery, int32, short, symbol
+from proton import ConnectionException, Delivery, Endpoint, int32, short, symbol
+from proton.handlers import MessagingHandler
+from proton.reactor import Container
 from proton.utils import LinkDetached, SendException
 
 import kafkadur.sync
@@ -250,11 +253,15 @@ def test_what_cannot_be_used_is_refused_with_a_reason(place: Place, port: int) -
             (f"{topic}?type=none", (), "amqp:invalid-field"),
             (f"{topic}?color=red", (), "amqp:invalid-field"),
             (f"{topic}::", (), "amqp:invalid-field"),
+            ("kafkadur.journal.default", (), "amqp:not-found"),
         ):
             with pytest.raises(LinkDetached, match=condition):
                 connection.create_receiver(address, options=options or None)
         with pytest.raises(LinkDetached, match="amqp:not-found"):
             connection.create_sender("nowhere")
+        for own in ("kafkadur.journal.default", "__consumer_offsets"):
+            with pytest.raises(LinkDetached, match="amqp:not-found"):
+                connection.create_sender(own)
         relay = connection.create_sender(None)
         relay.send(Message(body="to a topic", address=topic))
         with pytest.raises(SendException):
@@ -362,3 +369,103 @@ def test_connections_leave_nothing_behind(place: Place, port: int) -> None:
             connection.create_receiver(topic, credit=1).close()
     with place.connect_sync(client_id=None) as python:
         wait_until(lambda: python.known("anything") is None, "the connection to answer")
+
+
+def test_a_refused_attach_deletes_nothing(place: Place, port: int) -> None:
+    topic = place.topic()
+    with client(port, "app") as connection:
+        detach(connection.create_receiver(topic, name="dur", options=Source(durable=True)))
+        connection.create_sender(topic).send(Message(body="kept"))
+        session = connection.conn.session()
+        session.open()
+        link = session.receiver("dur")
+        link.source.address, link.source.durability = f"{topic}?type=none", link.source.DELIVERIES
+        link.open()
+        refusal(connection, link, "amqp:invalid-field")
+        link.close()
+        link.free()
+        again = connection.create_receiver(topic, credit=1, name="dur", options=Source(durable=True))
+        assert bodies(again, 1) == ["kept"]
+
+
+def refusal(connection: Any, link: Any, condition: str) -> None:
+    """Wait until a link is refused with this condition."""
+    with pytest.raises(LinkDetached):
+        connection.wait(lambda: link.remote_condition is not None)
+    assert link.remote_condition.name == condition
+
+
+def test_a_client_that_waits_for_no_answer_is_served(place: Place, port: int) -> None:
+    topic = place.topic()
+
+    class Pipelining(MessagingHandler):
+        """Opens, begins, attaches and sends at once."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[object] = []
+
+        def on_start(self, event: Any) -> None:
+            connection = event.container.connect(f"amqp://127.0.0.1:{port}", allowed_mechs="ANONYMOUS")
+            event.container.create_receiver(connection, topic, name="receiving")
+            event.container.create_sender(connection, topic, name="sending")
+
+        def on_sendable(self, event: Any) -> None:
+            if not self.seen:
+                self.seen.append("sent")
+                event.sender.send(Message(body="m"))
+
+        def on_message(self, event: Any) -> None:
+            self.seen.append(event.message.body)
+            event.connection.close()
+
+    handler = Pipelining()
+    Container(handler).run()
+    assert handler.seen == ["sent", "m"]
+
+
+def test_any_credit_is_good(place: Place, port: int) -> None:
+    topic = place.topic()
+    with client(port) as connection:
+        receiver = connection.create_receiver(topic, credit=2**29)
+        connection.create_sender(topic).send(Message(body="m"))
+        assert bodies(receiver, 1) == ["m"]
+
+
+def test_a_link_that_ends_while_it_attaches_leaves_no_consumer(place: Place, port: int) -> None:
+    topic = place.topic()
+    with client(port, "app") as connection:
+        session = connection.conn.session()
+        session.open()
+        link = session.receiver("dur")
+        link.source.address, link.source.durability = topic, link.source.DELIVERIES
+        link.open()
+        session.close()
+        connection.wait(lambda: not session.state & Endpoint.REMOTE_ACTIVE)
+        again = attached_at_last(connection, topic)
+        connection.create_sender(topic).send(Message(body="m"))
+        assert bodies(again, 1) == ["m"]
+
+
+def attached_at_last(connection: Any, topic: str) -> Any:
+    """Attach to an exclusive subscription as soon as it has no other consumer."""
+    for number in itertools.count():
+        try:
+            name, options = ("dur", Source(durable=True))
+            return connection.create_receiver(topic, credit=1, name=name, options=options)
+        except LinkDetached:
+            if number == 50:
+                raise
+    return None
+
+
+def test_temporary_destinations_and_transactions_are_refused(port: int) -> None:
+    with client(port) as connection:
+        with pytest.raises(LinkDetached, match="amqp:not-implemented"):
+            connection.create_receiver(None, dynamic=True)
+        session = connection.conn.session()
+        session.open()
+        coordinator = session.sender("coordinator")
+        coordinator.target.type = coordinator.target.COORDINATOR
+        coordinator.open()
+        refusal(connection, coordinator, "amqp:not-implemented")

@@ -18,7 +18,14 @@ OF_CLIENT, GLOBAL = frozenset({"topic", "shared"}), frozenset({"topic", "shared"
 
 def asked(kind: SubscriptionType = EXCLUSIVE, **given: object) -> Asked:
     usual = Asked(
-        topic="t", durable=None, shared=None, type=kind, is_global=False, selector=None, no_local=False
+        topic="t",
+        durable=None,
+        shared=None,
+        type=kind,
+        is_global=False,
+        replaces=False,
+        selector=None,
+        no_local=False,
     )
     return replace(usual, **given)  # type: ignore[arg-type]  # of a field each
 
@@ -27,18 +34,24 @@ def asked(kind: SubscriptionType = EXCLUSIVE, **given: object) -> Asked:
     ("link", "expected"),
     [
         (replace(PLAIN, name="qpid-jms:receiver:ID:1:1"), asked()),
-        (replace(PLAIN, name="dur", durable=True), asked(durable="dur")),
-        (replace(PLAIN, name="a|b", durable=True), asked(durable="a|b")),
-        (replace(PLAIN, name="dur", durable=True, capabilities=OF_CLIENT), asked(SHARED, durable="dur")),
-        (replace(PLAIN, name="dur|2", durable=True, capabilities=OF_CLIENT), asked(SHARED, durable="dur")),
+        (replace(PLAIN, name="dur", durable=True), asked(durable="dur", replaces=True)),
+        (replace(PLAIN, name="a|b", durable=True), asked(durable="a|b", replaces=True)),
+        (
+            replace(PLAIN, name="dur", durable=True, capabilities=OF_CLIENT),
+            asked(SHARED, durable="dur", replaces=True),
+        ),
+        (
+            replace(PLAIN, name="dur|2", durable=True, capabilities=OF_CLIENT),
+            asked(SHARED, durable="dur", replaces=True),
+        ),
         (replace(PLAIN, name="s|volatile1", capabilities=OF_CLIENT), asked(SHARED, shared="s")),
         (
             replace(PLAIN, name="dur|global", durable=True, capabilities=GLOBAL),
-            asked(SHARED, durable="dur", is_global=True),
+            asked(SHARED, durable="dur", is_global=True, replaces=True),
         ),
         (
             replace(PLAIN, name="dur|global12", durable=True, capabilities=GLOBAL),
-            asked(SHARED, durable="dur", is_global=True),
+            asked(SHARED, durable="dur", is_global=True, replaces=True),
         ),
         (
             replace(PLAIN, name="s|global-volatile3", capabilities=GLOBAL),
@@ -75,6 +88,7 @@ def test_the_subscription_of_a_link(link: ReceivingLink, expected: Asked) -> Non
         (replace(PLAIN, address="t?priority=1"), "amqp:invalid-field"),
         (replace(PLAIN, address="queue://t"), "amqp:not-implemented"),
         (replace(PLAIN, capabilities=frozenset({"queue"})), "amqp:not-implemented"),
+        (replace(PLAIN, dynamic=True), "amqp:not-implemented"),
     ],
 )
 def test_what_no_subscription_can_be(link: ReceivingLink, condition: str) -> None:
