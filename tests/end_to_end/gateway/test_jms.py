@@ -8,6 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
+pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
+
+
 from kafkadur import Redelivery
 from tests.end_to_end.gateway.jms import SCENARIO_S, Jms
 from tests.integration.gateway.running import running

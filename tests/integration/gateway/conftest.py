@@ -11,8 +11,6 @@ from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.subscriptions.helpers import Place, ordered_producer
 
-pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
-
 
 @pytest.fixture
 def place(kafkadur_stack: Stack, kafkadur_topic: TopicFactory, kafkadur_namespace: str) -> Place:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from proton import Connection, ConnectionException, Transport

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
+
 from proton import ConnectionException, Delivery, Endpoint, int32, short, symbol
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
