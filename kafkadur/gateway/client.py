@@ -35,6 +35,8 @@ _log = logging.getLogger("kafkadur.gateway")
 _CAPABILITIES: Final = ("sole-connection-for-container", "DELAYED_DELIVERY", "ANONYMOUS-RELAY", "SHARED-SUBS")
 #: Bytes that a client may have sent in a session and that were not read.
 _SESSION_BYTES: Final = 4 * 2**20
+#: Sessions that a connection may end: some KiB of each stay until the connection ends.
+_MOST_ENDED_SESSIONS: Final = 20_000
 #: The descriptors of filters of a source, as symbols and as numeric codes.
 _SELECTORS: Final = frozenset[object]({"apache.org:selector-filter:string", 0x0000_468C_0000_0004})
 _NO_LOCALS: Final = frozenset[object]({"apache.org:no-local-filter:list", 0x0000_468C_0000_0003})
@@ -92,6 +94,9 @@ class Client:
         self._begun: list[Session] = []
         #: links whose attach has come and whose end has not
         self._links: set[Link] = set()
+        #: links whose end has come and was not answered yet
+        self._detaching: set[Link] = set()
+        self._ended_sessions = 0
         self._consuming: dict[Link, Consuming | Unsubscribing] = {}
         self._publishing: dict[Link, Publishing] = {}
         self._closing = False
@@ -213,6 +218,7 @@ class Client:
             publishing.end()
         links, self._consuming, self._publishing = list(self._consuming.values()), {}, {}
         self._links.clear()
+        self._detaching.clear()
         if lost:
             await asyncio.gather(*(each.lose() for each in links), return_exceptions=True)
         else:
@@ -239,10 +245,15 @@ class Client:
         self._begun = [each for each in self._begun if each != session]
         ended = [link for link in self._links if link.session == session]
         self._links.difference_update(ended)
+        # Their links must not be used any more: Proton frees them with the session.
+        self._detaching = {link for link in self._detaching if link.session != session}
         for link in ended:
             self._end_link(link)
         session.close()
-        session.free()
+        # It is not freed: Proton 0.40 would free its links twice, if anything still refers to one of them.
+        self._ended_sessions += 1
+        if self._ended_sessions == _MOST_ENDED_SESSIONS:
+            self._spawn(self.stop(f"A connection may end {_MOST_ENDED_SESSIONS} sessions: connect again."))
         self._engine.soon()
 
     # -- links
@@ -354,21 +365,27 @@ class Client:
         link = cast("Link", event.link)
         if link in self._links:
             self._links.discard(link)
+            self._detaching.add(link)
+            for each in (self._publishing.get(link), self._consuming.get(link)):
+                if each is not None:
+                    each.end()
             self._spawn(self._detach(link, closed=closed))
 
     async def _detach(self, link: Link, *, closed: bool) -> None:
-        publishing = self._publishing.pop(link, None)
-        if publishing is not None:
-            publishing.end()
+        self._publishing.pop(link, None)
         consuming = self._consuming.pop(link, None)
+        answer: Refused | None = None
         if consuming is not None:
             try:
                 await consuming.close(unsubscribes=closed)
             except KafkadurError as error:
                 answer = refused(error)
-                link.condition = Condition(answer.condition, answer.description)
-                closed = True
-        if closed:
+        if link not in self._detaching:
+            return  # its session has ended meanwhile: it must not be used
+        self._detaching.discard(link)
+        if answer is not None:
+            link.condition = Condition(answer.condition, answer.description)
+        if closed or answer is not None:
             link.close()
         else:
             link.detach()
@@ -382,7 +399,14 @@ class Client:
         consuming = self._consuming.pop(link, None)
         if consuming is not None:
             consuming.end()
-            self._spawn(consuming.close(unsubscribes=False))
+            self._spawn(self._left(consuming))
+
+    async def _left(self, consuming: Consuming | Unsubscribing) -> None:
+        """Leave a subscription whose link has ended with its session."""
+        try:
+            await consuming.close(unsubscribes=False)
+        except KafkadurError as error:
+            _log.info("leaving a subscription of %s: %s", self._engine.peer, error)
 
     # -- tasks
 

@@ -43,6 +43,8 @@ _SHRINK_BELOW: Final = 0.7
 #: Seconds after which a client gets an answer to a drain also where Kafka does not tell whether a message
 #: waits.
 _DRAIN_S: Final = 5.0
+#: Seconds between two looks whether messages were sent.
+_LOOK_EVERY_S: Final = 0.1
 #: Acknowledgements of a consumer that may be unconfirmed.
 _UNCONFIRMED: Final = 1_000
 
@@ -175,7 +177,9 @@ class Consuming:
         if self._ended:
             return
         wanted = min(len(self._unsettled) + max(self._link.credit, 0), MOST_RECORDS)
-        if self._subscription is None or self._window * _SHRINK_BELOW < wanted <= self._window:
+        # a client without credit is granted nothing more; one with credit may have a bit less than its window
+        slack = self._link.credit > 0 and self._window * _SHRINK_BELOW < wanted <= self._window
+        if self._subscription is None or slack:
             return
         if wanted != self._window:
             self._window = wanted
@@ -268,9 +272,11 @@ class Consuming:
     async def _acknowledge_sent(self) -> None:
         """Acknowledge messages that the client takes as settled, when the socket has them."""
         self._engine.process()
-        while self._link.queued:
+        while self._link.queued:  # Proton does not tell when a session's window opens again
             self._changed.clear()
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self._changed.wait()
         for delivery in self._unsettled.values():
             with contextlib.suppress(AlreadySettled, LeaseLost):  # it comes again
                 delivery.ack_nowait()

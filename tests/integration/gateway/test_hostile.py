@@ -1,6 +1,7 @@
 """Clients that send nonsense, read slowly or not at all, or come in crowds: others are unharmed."""
 
 import contextlib
+import gc
 import socket
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ pytest.importorskip("proton", reason="the AMQP engine is not installed: there is
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from proton import Connection, ConnectionException, Transport
+from proton import Connection, ConnectionException, Endpoint, Transport
 
 from kafkadur.gateway.sasl import AMQP_HEADER, SASL_HEADER
 from tests.integration.gateway.running import ANSWER_S, BlockingConnection, Message, bodies, client
@@ -145,3 +146,27 @@ def test_a_storm_of_attaches_leaves_no_subscription_behind(port: int, place: Pla
         connection.create_sender(topic).send(Message(body="served"))
     with place.connect_sync(client_id=None) as python:
         wait_until(lambda: python.known("link-1") is None, "no subscription")
+
+
+@pytest.mark.parametrize("detaches", [False, True])
+def test_sessions_that_end_at_any_time_harm_nothing(port: int, place: Place, *, detaches: bool) -> None:
+    topic = place.topic()
+    with client(port) as connection:
+        for round_ in range(20):
+            session = connection.conn.session()
+            session.open()
+            sender, receiver = session.sender(f"s{round_}"), session.receiver(f"r{round_}")
+            sender.target.address = receiver.source.address = topic
+            for link in (sender, receiver):
+                link.open()
+            receiver.flow(10)
+            connection.wait(lambda sender=sender: sender.credit > 0)
+            for _ in range(30):  # nothing waits for their receipts
+                sender.send(Message(body="m"))
+            if detaches:
+                sender.close()
+                receiver.close()
+            session.close()
+            connection.wait(lambda session=session: not session.state & Endpoint.REMOTE_ACTIVE)
+        gc.collect()
+        connection.create_sender(topic).send(Message(body="served"))
