@@ -402,29 +402,43 @@ def test_a_client_that_waits_for_no_answer_is_served(place: Place, port: int) ->
     topic = place.topic()
 
     class Pipelining(MessagingHandler):
-        """Opens, begins, attaches and sends at once."""
+        """Opens, begins and attaches at once; sends when both links are attached."""
 
         def __init__(self) -> None:
             super().__init__()
             self.seen: list[object] = []
+            self.attached: set[str] = set()
+            self.connection: Any = None
+            self.sender: Any = None
+            self.limit: Any = None
 
         def on_start(self, event: Any) -> None:
-            connection = event.container.connect(f"amqp://127.0.0.1:{port}", allowed_mechs="ANONYMOUS")
-            event.container.create_receiver(connection, topic, name="receiving")
-            event.container.create_sender(connection, topic, name="sending")
+            self.connection = event.container.connect(f"amqp://127.0.0.1:{port}", allowed_mechs="ANONYMOUS")
+            event.container.create_receiver(self.connection, topic, name="receiving")
+            event.container.create_sender(self.connection, topic, name="sending")
+            self.limit = event.container.schedule(ANSWER_S, self)
 
-        def on_sendable(self, event: Any) -> None:
-            if not self.seen:
-                self.seen.append("sent")
-                event.sender.send(Message(body="m"))
+        def on_link_opened(self, event: Any) -> None:
+            self.attached.add(event.link.name)
+            if event.link.is_sender:
+                self.sender = event.link
+            if self.attached == {"receiving", "sending"}:
+                self.sender.send(Message(body="m"))
 
         def on_message(self, event: Any) -> None:
             self.seen.append(event.message.body)
-            event.connection.close()
+            self.end()
+
+        def on_timer_task(self, _event: Any) -> None:
+            self.end()
+
+        def end(self) -> None:
+            self.limit.cancel()
+            self.connection.close()
 
     handler = Pipelining()
     Container(handler).run()
-    assert handler.seen == ["sent", "m"]
+    assert handler.seen == ["m"]
 
 
 def test_any_credit_is_good(place: Place, port: int) -> None:
