@@ -13,15 +13,15 @@ from kafkadur.aio.connection import Connection
 from kafkadur.gateway.conditions import (
     FORCED,
     INTERNAL_ERROR,
-    NOT_FOUND,
     RESOURCE_LIMIT,
     Refused,
     refused,
 )
 from kafkadur.gateway.consuming import Consuming, Unsubscribing
 from kafkadur.gateway.engine import Engine
-from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, client_id_of
-from kafkadur.gateway.publishing import Load, Publishing, _capabilities
+from kafkadur.gateway.identity import ReceivingLink, asked_for, client_id_of
+from kafkadur.gateway.links import capabilities_of, refuse
+from kafkadur.gateway.publishing import Load, Publishing
 from kafkadur.gateway.records import Sender as SendingConnection
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur_sharing.errors import ConnectionClosed, InvalidClientId, KafkadurError
@@ -86,7 +86,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         #: resolved when the connection is open; its exception: it was refused
-        self._opened: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._opened: asyncio.Future[Connection] = self._loop.create_future()
         self._opened.add_done_callback(_heard)
         self._tasks: set[asyncio.Task[None]] = set()
         self._load = Load()
@@ -100,16 +100,17 @@ class Client:
         self._consuming: dict[Link, Consuming | Unsubscribing] = {}
         self._publishing: dict[Link, Publishing] = {}
         self._closing = False
+        self._acts = self._actions()
 
     # -- events of the engine
 
     def on_event(self, event: Event) -> None:
         """Take an event of Proton."""
-        act = self._acts().get(event.type)
+        act = self._acts.get(event.type)
         if act is not None:
             act(event)
 
-    def _acts(self) -> dict[Any, Callable[[Event], None]]:
+    def _actions(self) -> dict[Any, Callable[[Event], None]]:
         return {
             Event.CONNECTION_REMOTE_OPEN: self._on_open,
             Event.CONNECTION_REMOTE_CLOSE: self._on_close,
@@ -264,7 +265,7 @@ class Client:
         if len(self._links) > 2 * most:  # it does not stop where it is refused
             self._engine.fail(f"the client has attached more than {2 * most} links")
         elif len(self._links) > most:
-            _refuse(link, Refused(RESOURCE_LIMIT, f"A connection has at most {most} links."))
+            refuse(link, Refused(RESOURCE_LIMIT, f"A connection has at most {most} links."))
             self._engine.soon()
         elif isinstance(link, Receiver):
             self._spawn(self._attach_publishing(link))
@@ -303,46 +304,33 @@ class Client:
         try:
             asked = asked_for(facts)
         except Refused as error:
-            _refuse(link, error)
+            refuse(link, error)
             self._engine.soon()
             return
         owner = self._services.host if asked.is_global else connection
-        if facts.address is None:
-            await self._attach_unsubscribing(link, asked, owner)
-            return
         services = self._services
-        consuming = Consuming(
-            link,
-            asked,
-            engine=self._engine,
-            counts_released=services.counts_released,
-            redelivery=services.redelivery,
-            most_bytes=services.most_unsettled_bytes,
-        )
+        consuming: Consuming | Unsubscribing
+        if facts.address is None:
+            consuming = Unsubscribing(link, asked.durable or "", engine=self._engine)
+        else:
+            consuming = Consuming(
+                link,
+                asked,
+                engine=self._engine,
+                counts_released=services.counts_released,
+                redelivery=services.redelivery,
+                most_bytes=services.most_unsettled_bytes,
+            )
         self._consuming[link] = consuming
         await self._attach(consuming.attach(owner), consuming.refuse)
 
-    async def _attach_unsubscribing(self, link: Sender, asked: Asked, owner: Connection) -> None:
-        unsubscribing = Unsubscribing(link, asked.durable or "", engine=self._engine)
-        self._consuming[link] = unsubscribing
-
-        async def attach() -> None:
-            if not await unsubscribing.attach(owner):
-                raise Refused(NOT_FOUND, f"There is no durable subscription {asked.durable!r}.")
-
-        await self._attach(attach(), lambda error: self._refuse_open(link, error))
-
-    def _refuse_open(self, link: Link, error: Refused) -> None:
-        if link in self._links:
-            _refuse(link, error)
-
-    async def _attach(self, attaching: Awaitable[None], refuse: Callable[[Refused], None]) -> None:
+    async def _attach(self, attaching: Awaitable[None], on_refused: Callable[[Refused], None]) -> None:
         try:
             await attaching
         except Refused as error:
-            refuse(error)
+            on_refused(error)
         except KafkadurError as error:
-            refuse(refused(error))
+            on_refused(refused(error))
         self._engine.soon()
 
     def _on_flow(self, event: Event) -> None:
@@ -435,7 +423,7 @@ def _facts(link: Sender) -> ReceivingLink:
         name=link.name,
         address=None if source.type == Terminus.UNSPECIFIED else source.address or "",
         dynamic=source.type == Terminus.SOURCE and source.dynamic,
-        capabilities=_capabilities(source) if source.type == Terminus.SOURCE else frozenset(),
+        capabilities=capabilities_of(source) if source.type == Terminus.SOURCE else frozenset(),
         durable=source.durability != Terminus.NONDURABLE or source.expiry_policy == Terminus.EXPIRE_NEVER,
         selector=selector,
         no_local=no_local,
@@ -458,19 +446,6 @@ def _filters(source: Terminus) -> tuple[str | None, bool]:
         elif value.descriptor in _NO_LOCALS:
             no_local = True
     return selector, no_local
-
-
-def _refuse(link: Link, error: Refused) -> None:
-    """Refuse an attach: a null terminus says that there is none."""
-    if isinstance(link, Receiver):
-        link.source.copy(link.remote_source)
-        link.target.type = Terminus.UNSPECIFIED
-    else:
-        link.source.type = Terminus.UNSPECIFIED
-        link.target.copy(link.remote_target)
-    link.open()
-    link.condition = Condition(error.condition, error.description)
-    link.close()
 
 
 def _heard(future: asyncio.Future[Connection]) -> None:

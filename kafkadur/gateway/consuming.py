@@ -7,16 +7,17 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import proton
-from proton import Condition, Link, Terminus
+from proton import Link, Terminus
 
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.subscription import Subscription
 from kafkadur.consumer.delivery import Batch, Delivery
-from kafkadur.gateway.conditions import INTERNAL_ERROR, Refused, refused
+from kafkadur.gateway.conditions import INTERNAL_ERROR, NOT_FOUND, Refused, refused
 from kafkadur.gateway.identity import Asked
+from kafkadur.gateway.links import LinkEngine, refuse
 from kafkadur.gateway.records import to_message
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import (
@@ -49,18 +50,6 @@ _LOOK_EVERY_S: Final = 0.1
 _UNCONFIRMED: Final = 1_000
 
 
-class _Engine(Protocol):
-    """The part of the engine that a link uses."""
-
-    writable: bool
-
-    def soon(self) -> None:
-        """Send what the link has said."""
-
-    def process(self) -> None:
-        """Send it now."""
-
-
 class Consuming:
     """One consumer, from the attach of its link to the end. Everything happens in one event loop."""
 
@@ -69,7 +58,7 @@ class Consuming:
         link: Link,
         asked: Asked,
         *,
-        engine: _Engine,
+        engine: LinkEngine,
         counts_released: bool,
         redelivery: Redelivery | None,
         most_bytes: int,
@@ -289,14 +278,7 @@ class Consuming:
         """End the link with an error; before it was attached this refuses the attach."""
         if self._ended:
             return
-        link = self._link
-        if not link.state & proton.Endpoint.LOCAL_ACTIVE:
-            # a null source says that there is no subscription: else a client takes the link for attached
-            link.source.type = Terminus.UNSPECIFIED
-            link.target.copy(link.remote_target)
-            link.open()
-        link.condition = Condition(error.condition, error.description)
-        link.close()
+        refuse(self._link, error)
         self._accepted = False
         self._engine.soon()
 
@@ -337,7 +319,7 @@ class Consuming:
 class Unsubscribing:
     """A link with a null source, which deletes a durable subscription when the client closes it."""
 
-    def __init__(self, link: Link, name: str, *, engine: _Engine) -> None:
+    def __init__(self, link: Link, name: str, *, engine: LinkEngine) -> None:
         """`name` of the durable subscription."""
         self._link = link
         self._name = name
@@ -345,13 +327,12 @@ class Unsubscribing:
         self._connection: Connection | None = None
         self._ended = False
 
-    async def attach(self, connection: Connection) -> bool:
-        """Answer the client's attach; returns whether the subscription exists."""
-        known = await connection.known(self._name)
-        if known is None:
-            return False
+    async def attach(self, connection: Connection) -> None:
+        """Answer the client's attach; raises `Refused` if there is no such subscription."""
+        if await connection.known(self._name) is None:
+            raise Refused(NOT_FOUND, f"There is no durable subscription {self._name!r}.")
         if self._ended:  # the link has ended meanwhile: it must not be used
-            return True
+            return
         self._connection = connection
         link = self._link
         link.source.type = Terminus.SOURCE
@@ -361,7 +342,11 @@ class Unsubscribing:
         link.target.copy(link.remote_target)
         link.open()
         self._engine.soon()
-        return True
+
+    def refuse(self, error: Refused) -> None:
+        """Refuse the client's attach."""
+        if not self._ended:
+            refuse(self._link, error)
 
     def end(self) -> None:
         """The link must not be used any more; `close` or `lose` follows."""

@@ -7,13 +7,14 @@ import logging
 import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 import proton
 from proton import Condition, Link, Receiver, Terminus
 
 from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, NOT_FOUND, NOT_IMPLEMENTED, Refused, refused
 from kafkadur.gateway.identity import topic_of
+from kafkadur.gateway.links import LinkEngine, capabilities_of, refuse
 from kafkadur.gateway.records import Outgoing, Sender, to_record
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur.producer.receipt import Receipt
@@ -58,13 +59,6 @@ class Load:
                 read()
 
 
-class _Engine(Protocol):
-    """The part of the engine that a link uses."""
-
-    def soon(self) -> None:
-        """Send what the link has said."""
-
-
 class Publishing:
     """One link of a client that sends. Everything happens in one event loop."""
 
@@ -73,7 +67,7 @@ class Publishing:
         link: Receiver,
         sender: Sender,
         *,
-        engine: _Engine,
+        engine: LinkEngine,
         producer: ForwardingProducer,
         partitions: Callable[[str], Awaitable[int]],
         load: Load,
@@ -89,6 +83,8 @@ class Publishing:
         self._most_bytes = most_bytes
         #: None: each message says where it is to be sent
         self._topic: str | None = None
+        #: decides which partition of a topic this link writes to
+        self._place = zlib.crc32(f"{sender.connection_id}/{link.name}".encode())
         #: the partition that this link writes to, by topic: messages of one link stay in order
         self._known: dict[str, int] = {}
         #: messages that wait for the answer whether a topic exists, in order, and the task that sends them
@@ -106,7 +102,7 @@ class Publishing:
         if link.remote_target.dynamic:
             raise Refused(NOT_IMPLEMENTED, "The gateway has no temporary destinations yet.")
         address = link.remote_target.address
-        capabilities = _capabilities(link.remote_target)
+        capabilities = capabilities_of(link.remote_target)
         if address is not None:
             self._topic = topic_of(address, capabilities)
             if not await self._is_known(self._topic):
@@ -123,8 +119,7 @@ class Publishing:
 
     async def _is_known(self, topic: str) -> bool:
         if topic not in self._known and (count := await self._partitions(topic)):
-            place = f"{self._sender.connection_id}/{self._link.name}"
-            self._known[topic] = zlib.crc32(place.encode()) % count
+            self._known[topic] = self._place % count
         return topic in self._known
 
     # -- messages
@@ -234,15 +229,9 @@ class Publishing:
 
     def refuse(self, error: Refused) -> None:
         """End the link with an error; before it was attached this refuses the attach."""
-        link = self._link
         if self._ended:
             return
-        if not link.state & proton.Endpoint.LOCAL_ACTIVE:
-            link.source.copy(link.remote_source)
-            link.target.type = Terminus.UNSPECIFIED
-            link.open()
-        link.condition = Condition(error.condition, error.description)
-        link.close()
+        refuse(self._link, error)
         self._ended = True
         self._engine.soon()
 
@@ -253,18 +242,3 @@ class Publishing:
 
 def _no_topic(topic: str) -> Refused:
     return Refused(NOT_FOUND, f"There is no topic {topic!r}. Create it in Kafka.")
-
-
-def _capabilities(terminus: Terminus) -> frozenset[str]:
-    data = terminus.capabilities
-    data.rewind()
-    found: set[str] = set()
-    while data.next() is not None:
-        value = data.get_object()
-        found |= {str(each) for each in value} if isinstance(value, list | tuple) else _symbols(value)
-    return frozenset(found)
-
-
-def _symbols(value: object) -> set[str]:
-    elements = getattr(value, "elements", None)
-    return {str(value)} if elements is None else {str(each) for each in elements}

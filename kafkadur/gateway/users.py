@@ -17,7 +17,6 @@ _SCHEME: Final = "scrypt"
 #: Cost, block size and parallelism of scrypt: about 10 ms and 4 MiB for each client that connects.
 _COST, _BLOCK, _PARALLEL = 2**12, 8, 1
 _SALT_BYTES, _DIGEST_BYTES = 16, 32
-_PARTS: Final = 3
 
 
 class Users:
