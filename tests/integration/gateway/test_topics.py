@@ -325,6 +325,15 @@ def test_a_message_that_is_too_large_ends_its_link_only(gateway: Callable[..., i
         other.send(Message(body="x" * 5_000))
 
 
+def test_a_message_is_accepted_only_when_kafka_has_it(place: Place, port: int) -> None:
+    topic = place.topic(max_message_bytes=1_000)
+    with client(port) as connection:
+        sender = connection.create_sender(topic)
+        sender.send(Message(body="small"))
+        with pytest.raises(SendException):  # the broker refuses it, not the gateway
+            sender.send(Message(body="x" * 5_000))
+
+
 @pytest.mark.long
 def test_each_link_keeps_the_order_of_its_messages(place: Place, port: int) -> None:
     topic = place.topic(partitions=4)
@@ -382,10 +391,12 @@ def test_a_refused_attach_deletes_nothing(place: Place, port: int) -> None:
         session = connection.conn.session()
         session.open()
         link = session.receiver("dur")
-        link.source.address, link.source.durability = f"{topic}?type=none", link.source.DELIVERIES
+        link.source.address, link.source.durability = topic, link.source.DELIVERIES
+        selecting("n >").apply(link)  # the subscription itself refuses it
         link.open()
         refusal(connection, link, "amqp:invalid-field")
         link.close()
+        connection.create_receiver(topic, name="other")  # when it is attached, the close was handled
         link.free()
         again = connection.create_receiver(topic, credit=1, name="dur", options=Source(durable=True))
         assert bodies(again, 1) == ["kept"]
