@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # type checkers read these imports, and report a missing name
     from kafkadur_sharing.distributed import DistributedTopic as DistributedTopic
     from kafkadur_sharing.distributed import TopicMember as TopicMember
     from kafkadur_sharing.keys import ClientIdPolicy as ClientIdPolicy
-    from kafkadur_sharing.redelivery import Redelivery as Redelivery
+    from kafkadur_sharing.redelivery_policy import Redelivery as Redelivery
     from kafkadur_sharing.selector import Selector as Selector
 else:
     #: Public names by module. Each is imported on first use: `import kafkadur` takes milliseconds, importing
@@ -56,7 +56,7 @@ else:
         "kafkadur_sharing.definition": ("SubscriptionType",),
         "kafkadur_sharing.distributed": ("DistributedTopic", "TopicMember"),
         "kafkadur_sharing.keys": ("ClientIdPolicy",),
-        "kafkadur_sharing.redelivery": ("Redelivery",),
+        "kafkadur_sharing.redelivery_policy": ("Redelivery",),
         "kafkadur_sharing.selector": ("Selector",),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

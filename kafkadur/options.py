@@ -13,7 +13,7 @@ from typing import TypedDict
 from kafkadur.events import Event
 from kafkadur_sharing.decisions import OnChange
 from kafkadur_sharing.definition import AckLevel, HeaderType, Scope, Start
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 
 class CommonOptions(TypedDict, total=False):

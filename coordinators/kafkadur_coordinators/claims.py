@@ -98,7 +98,7 @@ class Claims:
         #: partitions of which nothing is granted until their end is reported: the next claim does that
         self._log_end_unknown: set[int] = set()
         #: nothing is granted until the commits of dead transacted members in Kafka are known
-        #: (`subscriptions_in_force.py`, rebuild)
+        #: (`state_recovery.py`, rebuild)
         self.outcome_unknown = False
         #: the exchange that was sent and not answered: it may have been applied
         self._unanswered: Exchange | None = None

@@ -33,7 +33,7 @@ from kafkadur_coordinators.redis.coordinator import (
 )
 from kafkadur_coordinators.redis.member_session import MemberSession
 from kafkadur_coordinators.settlement_states import SettlementState
-from kafkadur_coordinators.subscriptions_in_force import SubscriptionsInForce
+from kafkadur_coordinators.state_recovery import SubscriptionsInForce
 from kafkadur_coordinators.topics import TopicInfo, floor_metadata, topic_changed
 from kafkadur_sharing.decisions import (
     START,

@@ -26,7 +26,7 @@ from kafkadur.admin.subscription_info import (
 from kafkadur_coordinators.changes import origins_of
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_coordinators.journal.rebuilding import Rebuilt
-from kafkadur_coordinators.journal.recoveries import Recovery
+from kafkadur_coordinators.journal.recovery_reports import Recovery
 from kafkadur_coordinators.settlement_states import (
     SettlementState,
     by_partition,

@@ -15,7 +15,7 @@ from kafkadur.cli.call import Call, command, local_command, missing_extra
 from kafkadur.service.access import is_loopback
 from kafkadur.worker.ending import end_early
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 if TYPE_CHECKING:
     from kafkadur.gateway.gateway import GatewaySettings

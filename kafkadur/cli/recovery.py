@@ -12,7 +12,7 @@ from kafkadur.admin.documents import iso
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, plural
 from kafkadur_coordinators.journal.rebuilding import Outcome
-from kafkadur_coordinators.journal.recoveries import Cause, PartitionRecovery, Recovery
+from kafkadur_coordinators.journal.recovery_reports import Cause, PartitionRecovery, Recovery
 from kafkadur_sharing.errors import StateLost
 
 NamesArgument = Annotated[

@@ -19,7 +19,7 @@ from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import Column, ago, clock, count, duration, plural
 from kafkadur_sharing.definition import Definition, Sharing
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 # --- ls -------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from kafkadur.gateway.records import Sender as SendingConnection
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur_sharing.errors import ConnectionClosed, InvalidClientId, KafkadurError
 from kafkadur_sharing.names import validate_client_id
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 _log = logging.getLogger("kafkadur.gateway")
 

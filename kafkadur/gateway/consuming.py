@@ -28,7 +28,7 @@ from kafkadur_sharing.errors import (
     LeaseLost,
 )
 from kafkadur_sharing.numbers import MOST_RECORDS
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 _log = logging.getLogger("kafkadur.gateway")
 

@@ -22,7 +22,7 @@ from kafkadur.settings import Settings
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError
 from kafkadur_sharing.names import validate_topic
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 _log = logging.getLogger("kafkadur.gateway")
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, Undecodable
 from kafkadur_sharing.numbers import check_delay, check_integer
-from kafkadur_sharing.redelivery import MOST_ATTEMPTS, Redelivery
+from kafkadur_sharing.redelivery_policy import MOST_ATTEMPTS, Redelivery
 
 #: Attempts at a message, where neither the redelivery policy nor the application sets their number.
 ATTEMPTS: Final = 10

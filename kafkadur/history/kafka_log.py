@@ -13,7 +13,7 @@ from kafkadur.admin.topics import TopicAdmin
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.client_settings import for_own_messages
 from kafkadur_sharing.errors import KafkadurError
-from kafkadur_sharing.redelivery import in_ms
+from kafkadur_sharing.redelivery_policy import in_ms
 
 _log = logging.getLogger("kafkadur.history")
 

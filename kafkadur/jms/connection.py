@@ -14,7 +14,7 @@ from kafkadur.runtime.closing import close_all
 from kafkadur.sync.waiting import ClosingContext
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 _log = logging.getLogger("kafkadur.jms")
 

@@ -25,7 +25,7 @@ from kafkadur_sharing.errors import (
     LeaseLost,
     LevelNotReached,
 )
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 _log = logging.getLogger("kafkadur.jms")
 

@@ -22,7 +22,7 @@ from kafkadur.runtime.transactions import Transaction, rolled_back
 from kafkadur.sync.waiting import ClosingContext, drained, kept, outcome
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.errors import IllegalState, KafkadurError, LeaseLost, TransactionRolledBack
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 if TYPE_CHECKING:
     from kafkadur.sync.subscription import Subscription

@@ -55,7 +55,7 @@ from kafkadur_sharing.definition import (
 )
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, NotConnected
 from kafkadur_sharing.keys import SubscriptionKey
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 from kafkadur_sharing.selector import parse_selector
 
 V = TypeVar("V", default=bytes | None)

@@ -22,7 +22,7 @@ from kafkadur_sharing.definition import (
 )
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import SubscriptionKey
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 
 class Changes(TypedDict, total=False):

@@ -23,7 +23,7 @@ from kafkadur_sharing.errors import (
     SubscriptionTypeMismatch,
 )
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey, digest
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 #: Which rules apply where the sources disagree: Jakarta Messaging's or WebLogic's (rules P1-P8).
 Mode = Literal["jms", "weblogic"]

@@ -15,7 +15,7 @@ from typing import Final, Literal, cast, get_args
 from kafkadur_sharing.errors import IllegalState, InvalidProperty
 from kafkadur_sharing.names import validate_property_name, validate_subscribed_topic
 from kafkadur_sharing.numbers import check_bool, check_delay, check_instance, check_integer
-from kafkadur_sharing.redelivery import Redelivery, duration, in_ms, number, whole_ms
+from kafkadur_sharing.redelivery_policy import Redelivery, duration, in_ms, number, whole_ms
 
 #: The type as which a header of a plain producer is read.
 HeaderType = Literal["str", "int", "float", "bool", "bytes"]

@@ -25,7 +25,7 @@ from kafkadur_sharing.definition import Definition, HeaderType, Start, Subscript
 from kafkadur_sharing.errors import IllegalState, LeaseLost
 from kafkadur_sharing.numbers import check_integer
 from kafkadur_sharing.ranges import Ranges, count, joined, without
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.dispositions import decide, exceptions

@@ -21,7 +21,7 @@ from kafkadur_sharing.definition import Definition, HeaderType, Start, Subscript
 from kafkadur_sharing.errors import IllegalState, StateLost
 from kafkadur_sharing.names import validate_name
 from kafkadur_sharing.ranges import Ranges, count, joined, without
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.several_queries import FAR, Offsets, SeveralQueries

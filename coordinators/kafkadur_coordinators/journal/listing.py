@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kafkadur_coordinators.journal import checkpoints, records, recoveries
+from kafkadur_coordinators.journal import checkpoints, records, recovery_reports
 from kafkadur_coordinators.journal.shard import (
     CHANGE,
     INCARNATION,
@@ -105,7 +105,7 @@ def _kind(key: bytes) -> Kind:
         CHANGE: Kind.CHANGE,
         INCARNATION: Kind.INCARNATION,
         checkpoints.KEY_PREFIX: Kind.CHECKPOINT,
-        recoveries.KEY_PREFIX: Kind.RECOVERY,
+        recovery_reports.KEY_PREFIX: Kind.RECOVERY,
         SESSION: Kind.SESSION,
     }
     return next((kind for start, kind in beginnings.items() if key.startswith(start)), Kind.UNKNOWN)
@@ -154,7 +154,7 @@ def _of_entry(entry: records.Entry | None, tags: Mapping[str, str]) -> _Told:
 
 
 def _of_recovery(value: bytes) -> _Told:
-    recovery = recoveries.decode(value)
+    recovery = recovery_reports.decode(value)
     if recovery is None:
         return None, "", _UNREADABLE
     text = f"{recovery.cause}: {recovery.offsets} offsets may come again"

@@ -19,11 +19,11 @@ from functools import cache, cached_property
 from typing import NamedTuple, Self
 
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted
-from kafkadur_coordinators.journal import recoveries
+from kafkadur_coordinators.journal import recovery_reports
 from kafkadur_coordinators.journal.checkpoints import Cuts, united, without_lost
 from kafkadur_coordinators.journal.origins import Origin, origin_of
 from kafkadur_coordinators.journal.records import Entry, InForce, by_tag, in_force
-from kafkadur_coordinators.journal.recoveries import Cause, Recovery
+from kafkadur_coordinators.journal.recovery_reports import Cause, Recovery
 from kafkadur_coordinators.journal.shard import Scan, Shard, session_of
 from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal
@@ -427,9 +427,11 @@ class Rebuilder:
                 incarnation=item.begun,
                 at=now,
                 cause=item.cause,
-                partitions=recoveries.may_come_again(item.settlements, item.definition.lanes),
+                partitions=recovery_reports.may_come_again(item.settlements, item.definition.lanes),
             )
-            reports.append((item.shard, recoveries.key_of(item.key.tag), recoveries.encode(recovery)))
+            reports.append(
+                (item.shard, recovery_reports.key_of(item.key.tag), recovery_reports.encode(recovery))
+            )
             said = "subscription %s was recovered (%s): %d offsets may come again"
             _log.info(said, item.key, item.cause.value, recovery.offsets)
         return reports

@@ -1,7 +1,7 @@
 """Records of the journal: changes of a definition, incarnations, and which change is in force.
 
 Pure: bytes in, values out. `topic.py` reads and writes the topic. Settled offsets are in records of another
-kind (`checkpoints.py`), and so are reports of recoveries (`recoveries.py`).
+kind (`checkpoints.py`), and so are reports of recoveries (`recovery_reports.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One shard of the journal: its records in order, decoded on demand.
 
-Single records are decoded by `records.py`, `checkpoints.py` and `recoveries.py`; the topic is read
+Single records are decoded by `records.py`, `checkpoints.py` and `recovery_reports.py`; the topic is read
 and written in `topic.py`.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from kafkadur_coordinators.journal import checkpoints, records, recoveries
+from kafkadur_coordinators.journal import checkpoints, records, recovery_reports
 from kafkadur_coordinators.journal.checkpoints import Checkpoint
 from kafkadur_coordinators.journal.records import Entry
-from kafkadur_coordinators.journal.recoveries import Recovery
+from kafkadur_coordinators.journal.recovery_reports import Recovery
 
 #: Keys of records.
 SHARDS, CHANGE, INCARNATION = b"shards", b"change/", b"incarnation/"
@@ -81,8 +81,10 @@ class Shard:
     @property
     def recoveries(self) -> Sequence[Recovery]:
         """The last report of each recovery."""
-        last = {key: value for _, key, value, _ in self.records if key.startswith(recoveries.KEY_PREFIX)}
-        found = (recoveries.decode(value) for value in last.values() if value is not None)
+        last = {
+            key: value for _, key, value, _ in self.records if key.startswith(recovery_reports.KEY_PREFIX)
+        }
+        found = (recovery_reports.decode(value) for value in last.values() if value is not None)
         return [recovery for recovery in found if recovery is not None]
 
     def sessions_of(self, tag: str) -> Sequence[bytes]:

@@ -5,7 +5,7 @@
    A process that changes a definition in order to attach keeps CHANGING until its member has attached, so that no other member
    comes in between (install-7.lua, attach-7.lua: held). It may stop before: then CHANGING is past its deadline at some time.
 
-   Modelled: coordinators/kafkadur_coordinators/changes.py, subscriptions_in_force.py (rebuild), records.py (which record is in force),
+   Modelled: coordinators/kafkadur_coordinators/changes.py, state_recovery.py (rebuild), records.py (which record is in force),
    lua/change-7.lua, install-7.lua, rebuild-7.lua, reincarnate-7.lua.
    - Changing processes, each of which may stop at any step and continue much later or never. One unsubscribes, others replace.
    - A process that finds CHANGING past its deadline resolves it: it appends an abort record and then installs.

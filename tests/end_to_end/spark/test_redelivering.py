@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import kafkadur_spark
 from kafkadur_sharing.errors import LeaseLost
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 from kafkadur_spark.generations import OnAhead
 from kafkadur_spark.redelivering import Due
 from kafkadur_spark.waking import keep_awake

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
 from kafkadur_sharing.errors import IllegalState, InvalidName, LeaseLost, SubscriptionActive
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 from kafkadur_spark.generations import Acking
 from tests.end_to_end.spark.helpers import At, Lab, freeze, in_partition, records
 from tests.integration.cli.conftest import Run

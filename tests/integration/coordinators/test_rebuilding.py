@@ -12,11 +12,11 @@ from kafkadur.stack import as_administrator
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators.changes import Changes
 from kafkadur_coordinators.interface import PartitionReport, Settled
-from kafkadur_coordinators.journal import checkpoints, recoveries
+from kafkadur_coordinators.journal import checkpoints, recovery_reports
 from kafkadur_coordinators.journal.origins import Origin, state_of
 from kafkadur_coordinators.journal.rebuilding import Outcome
 from kafkadur_coordinators.journal.records import Change
-from kafkadur_coordinators.journal.recoveries import Cause, Recovery
+from kafkadur_coordinators.journal.recovery_reports import Cause, Recovery
 from kafkadur_coordinators.lifecycle import Membership
 from kafkadur_coordinators.redis.coordinator import Refusal
 from kafkadur_coordinators.settlement_states import SettlementState, Waiting
@@ -291,7 +291,7 @@ def test_a_damaged_report_is_left_out(alone: Party, kafkadur_topic: TopicFactory
     shard = alone.journal.shard(alone.key().tag)
     assert alone.lifecycle.recoveries()
     for value in (b"", b"{}", b"[" * 100_000, b'{"body": [], "sum": 0}'):
-        alone.journal.append([(shard, recoveries.key_of(alone.key().tag), value)])
+        alone.journal.append([(shard, recovery_reports.key_of(alone.key().tag), value)])
         assert alone.lifecycle.recoveries() == []
 
 

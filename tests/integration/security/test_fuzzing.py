@@ -34,11 +34,11 @@ from kafkadur.runtime.dead_letters import HEADERS, Cause, Letter, headers_of
 from kafkadur.settings import Settings, settings
 from kafkadur_coordinators.changes import content_of, origins_of
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.journal import checkpoints, records, recoveries
+from kafkadur_coordinators.journal import checkpoints, records, recovery_reports
 from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.journal.records import Change, by_tag, in_force, last_incarnation
-from kafkadur_coordinators.journal.recoveries import Cause as Lost
-from kafkadur_coordinators.journal.recoveries import PartitionRecovery, Recovery, may_come_again
+from kafkadur_coordinators.journal.recovery_reports import Cause as Lost
+from kafkadur_coordinators.journal.recovery_reports import PartitionRecovery, Recovery, may_come_again
 from kafkadur_coordinators.settlement_states import SettlementState, Waiting, cut_off, earliest, packed
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import InvalidSelector, KafkadurError, SubscriptionActive
@@ -418,12 +418,12 @@ RECOVERY = Recovery(
     cause=Lost.LOST,
     partitions=(PartitionRecovery(partition=0, floor=3, ranges=((3, 5),), offsets=2),),
 )
-REPORT = json.loads(recoveries.encode(RECOVERY))["body"]
+REPORT = json.loads(recovery_reports.encode(RECOVERY))["body"]
 
 
 def tell(value: bytes) -> Recovery | None:
     """Do with a report what the command line does."""
-    found = recoveries.decode(value)
+    found = recovery_reports.decode(value)
     if found is not None:
         told = json.dumps(recovery_record(found)) + clock(found.at) + str(found.subscription)
         told.encode()

@@ -10,7 +10,7 @@ import pytest
 from kafkadur.handlers.retries import Retries
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, Undecodable
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 NONE = Redelivery()
 

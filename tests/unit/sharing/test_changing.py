@@ -9,7 +9,7 @@ from kafkadur_sharing.changing import Changes, changed, check_parts
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, InvalidProperty
 from kafkadur_sharing.keys import SubscriptionKey
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 KEY = SubscriptionKey(namespace="n", client_id="shop", name="d")
 NOBODY = SubscriptionKey(namespace="n", client_id=None, name="d")

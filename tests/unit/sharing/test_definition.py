@@ -9,7 +9,7 @@ import pytest
 
 from kafkadur_sharing.definition import RECORD_FORMAT, Definition, HeaderType, Sharing, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, InvalidProperty
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 FULL = Definition(
     type=SubscriptionType.KEY_ORDERED,

@@ -9,7 +9,7 @@ import pytest
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.numbers import check_delay, check_integer
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 
 class OfAnotherLibrary:

@@ -39,7 +39,7 @@ from kafkadur_sharing.errors import (
     SubscriptionTypeMismatch,
 )
 from kafkadur_sharing.keys import SubscriptionKey
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery_policy import Redelivery
 
 EXCLUSIVE, SHARED, SERIAL = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED, SubscriptionType.SERIAL
 PRIORITY, KEY_ORDERED = SubscriptionType.PRIORITY, SubscriptionType.KEY_ORDERED

@@ -17,7 +17,7 @@ from kafkadur_coordinators.changes import CHANGE_MS, Changes, Outdated, deleted,
 from kafkadur_coordinators.interface import Known
 from kafkadur_coordinators.journal.rebuilding import Outcome, Rebuilder, Rebuilt
 from kafkadur_coordinators.journal.records import by_tag, in_force
-from kafkadur_coordinators.journal.recoveries import Recovery
+from kafkadur_coordinators.journal.recovery_reports import Recovery
 from kafkadur_coordinators.journal.shard import Scan, session_key
 from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.redis.coordinator import (
