@@ -18,7 +18,7 @@ from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.redelivery_policy import Redelivery
 
 if TYPE_CHECKING:
-    from kafkadur.gateway.gateway import GatewaySettings
+    from kafkadur.gateway.options import GatewaySettings
     from kafkadur.settings import Settings
 
 _USERS = typer.Option("--users", metavar="FILE", help="Users and passwords, of `kafkadur gateway-user`.")
@@ -67,7 +67,7 @@ def gateway(
 ) -> None:
     """Let clients of AMQP 1.0, such as Apache Qpid JMS, use topics and subscriptions, until Ctrl-C."""
     try:
-        from kafkadur.gateway.gateway import GatewaySettings  # noqa: PLC0415 - it needs the extra
+        from kafkadur.gateway.options import GatewaySettings  # noqa: PLC0415 - it needs the extra
         from kafkadur.gateway.users import read_users  # noqa: PLC0415 - as above
     except ImportError as error:
         raise missing_extra("The gateway needs packages of its own.", error, "gateway") from error

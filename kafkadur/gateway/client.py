@@ -21,12 +21,12 @@ from kafkadur.gateway.consuming import Consuming, Unsubscribing
 from kafkadur.gateway.engine import Engine
 from kafkadur.gateway.identity import ReceivingLink, asked_for, client_id_of
 from kafkadur.gateway.links import capabilities_of, refuse
+from kafkadur.gateway.options import GatewaySettings
 from kafkadur.gateway.publishing import Load, Publishing
 from kafkadur.gateway.records import Sender as SendingConnection
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur_sharing.errors import ConnectionClosed, InvalidClientId, KafkadurError
 from kafkadur_sharing.names import validate_client_id
-from kafkadur_sharing.redelivery_policy import Redelivery
 
 _log = logging.getLogger("kafkadur.gateway")
 
@@ -45,11 +45,7 @@ _NO_LOCALS: Final = frozenset[object]({"apache.org:no-local-filter:list", 0x0000
 class Services(Protocol):
     """The part of the gateway that a connection uses."""
 
-    most_message_bytes: int
-    most_unsettled_bytes: int
-    most_links: int
-    counts_released: bool
-    redelivery: Redelivery | None
+    options: GatewaySettings
     name: str
 
     async def connect(
@@ -234,7 +230,7 @@ class Client:
     def _on_session(self, event: Event) -> None:
         session = cast("Session", event.session)
         # a message is read when all of it is here
-        session.incoming_capacity = max(_SESSION_BYTES, 2 * self._services.most_message_bytes)
+        session.incoming_capacity = max(_SESSION_BYTES, 2 * self._services.options.most_message_bytes)
         if self._engine.connection.state & Endpoint.LOCAL_ACTIVE:
             session.open()
         else:  # a begin must not be sent before the open
@@ -260,7 +256,7 @@ class Client:
     # -- links
 
     def _on_link(self, event: Event) -> None:
-        link, most = cast("Link", event.link), self._services.most_links
+        link, most = cast("Link", event.link), self._services.options.most_links
         self._links.add(link)
         if len(self._links) > 2 * most:  # it does not stop where it is refused
             self._engine.fail(f"the client has attached more than {2 * most} links")
@@ -289,7 +285,7 @@ class Client:
             producer=self._services.producer,
             partitions=self._services.partitions,
             load=self._load,
-            most_bytes=self._services.most_message_bytes,
+            most_bytes=self._services.options.most_message_bytes,
         )
         self._publishing[link] = publishing
         await self._attach(publishing.attach(), publishing.refuse)
@@ -317,9 +313,9 @@ class Client:
                 link,
                 asked,
                 engine=self._engine,
-                counts_released=services.counts_released,
-                redelivery=services.redelivery,
-                most_bytes=services.most_unsettled_bytes,
+                counts_released=services.options.counts_released,
+                redelivery=services.options.redelivery,
+                most_bytes=services.options.most_unsettled_bytes,
             )
         self._consuming[link] = consuming
         await self._attach(consuming.attach(owner), consuming.refuse)

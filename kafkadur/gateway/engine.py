@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 import proton
 from proton import Collector, Event, Transport
 
-from kafkadur.gateway.sasl import CheckPassword, ProtocolError, SaslServer
+from kafkadur.gateway.options import GatewaySettings
+from kafkadur.gateway.sasl import ProtocolError, SaslServer
 
 _log = logging.getLogger("kafkadur.gateway")
 
@@ -25,24 +25,6 @@ _log = logging.getLogger("kafkadur.gateway")
 _CLOSE_S: Final = 5.0
 #: Bytes that Proton is asked to send at once.
 _PIECE: Final = 65_536
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineSettings:
-    """The limits of one connection, and how its client authenticates."""
-
-    #: seconds without a frame after which a client counts as gone
-    idle_timeout: float
-    #: seconds that a client has for SASL and its open frame
-    handshake_timeout: float
-    #: bytes of the largest frame, and number of sessions of a connection
-    max_frame: int
-    max_sessions: int
-    #: whether clients need not say who they are, and who has which password (None: there is no PLAIN)
-    anonymous: bool
-    check_password: CheckPassword | None
-    #: where passwords are checked
-    checking: Executor
 
 
 class Handler(Protocol):
@@ -63,18 +45,20 @@ class Engine(asyncio.Protocol):
 
     def __init__(
         self,
-        settings: EngineSettings,
+        options: GatewaySettings,
         handler: Callable[[Engine], Handler],
         *,
+        checking: Executor,
         admit: Callable[[Engine], bool],
         ended: Callable[[Engine], None],
     ) -> None:
         """`handler` makes the connection's handler when its client has authenticated.
 
-        `admit` says whether there is room for one more connection, `ended` is called when its socket
-        is closed.
+        Passwords are checked in `checking`. `admit` says whether there is room for one more connection,
+        `ended` is called when its socket is closed.
         """
-        self._settings = settings
+        self._options = options
+        self._passwords = checking
         self._admit = admit
         self._ended = ended
         self._make_handler = handler
@@ -88,9 +72,9 @@ class Engine(asyncio.Protocol):
         self.connection = proton.Connection()
         self.connection.collect(self._collector)
         self._pn = Transport(Transport.SERVER)
-        self._pn.max_frame_size = settings.max_frame
-        self._pn.channel_max = settings.max_sessions - 1
-        self._pn.idle_timeout = settings.idle_timeout
+        self._pn.max_frame_size = options.most_frame_bytes
+        self._pn.channel_max = options.most_sessions - 1
+        self._pn.idle_timeout = options.idle_timeout
         self._processing = False
         #: whether a password is being checked
         self._checking = False
@@ -116,11 +100,11 @@ class Engine(asyncio.Protocol):
             self.fail("there are too many connections")
             return
         self._sasl = SaslServer(
-            anonymous=self._settings.anonymous,
-            passwords=self._settings.check_password is not None,
+            anonymous=self._options.anonymous,
+            passwords=self._options.check_password is not None,
             certificate_name=_common_name(self._socket),
         )
-        self._handshake = self._loop.call_later(self._settings.handshake_timeout, self._late)
+        self._handshake = self._loop.call_later(self._options.handshake_timeout, self._late)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the client."""
@@ -176,7 +160,7 @@ class Engine(asyncio.Protocol):
             return b""
         if sasl.asked is not None and not self._checking:
             self._checking = True
-            asked = self._loop.run_in_executor(self._settings.checking, self._check, *sasl.asked)
+            asked = self._loop.run_in_executor(self._passwords, self._check, *sasl.asked)
             asked.add_done_callback(self._checked)
         if not sasl.done:
             return b""
@@ -187,7 +171,7 @@ class Engine(asyncio.Protocol):
 
     def _check(self, user: str, password: str) -> bool:
         """Check a password, in another thread: it takes long on purpose."""
-        check = self._settings.check_password
+        check = self._options.check_password
         return check is not None and check(user, password)
 
     def _checked(self, check: asyncio.Future[bool]) -> None:
@@ -206,7 +190,7 @@ class Engine(asyncio.Protocol):
 
     def _late(self) -> None:
         self._handshake = None
-        self.fail(f"it did not open a connection within {self._settings.handshake_timeout:g} s")
+        self.fail(f"it did not open a connection within {self._options.handshake_timeout:g} s")
 
     def fail(self, reason: str) -> None:
         """End the connection without a word of AMQP."""

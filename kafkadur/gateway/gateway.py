@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
 from typing import Final, Self
 
 from kafkadur.aio.connection import Connection
 from kafkadur.gateway.client import Client
-from kafkadur.gateway.engine import Engine, EngineSettings
-from kafkadur.gateway.sasl import CheckPassword
+from kafkadur.gateway.engine import Engine
+from kafkadur.gateway.options import GatewaySettings
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur.settings import Settings
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError
 from kafkadur_sharing.names import validate_topic
-from kafkadur_sharing.redelivery_policy import Redelivery
 
 _log = logging.getLogger("kafkadur.gateway")
 
@@ -34,38 +30,6 @@ _UNKNOWN_S, _MOST_KNOWN = 1.0, 10_000
 _HEADER_BYTES: Final = 65_536
 #: Seconds that clients have to take the end of their connections when the gateway stops.
 _STOP_S: Final = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class GatewaySettings:
-    """Where a gateway listens, who may connect, and its limits."""
-
-    host: str = "127.0.0.1"
-    #: 0: any free port
-    port: int = 5672
-    #: None: without TLS
-    tls: ssl.SSLContext | None = None
-    #: whether clients need not say who they are; says who has which password (None: there is no PLAIN)
-    anonymous: bool = True
-    check_password: CheckPassword | None = None
-    #: seconds without a frame after which a client counts as gone
-    idle_timeout: float = 60.0
-    #: seconds that a client has to authenticate and to open its connection
-    handshake_timeout: float = 10.0
-    #: of all clients, and of one of them
-    most_connections: int = 10_000
-    most_sessions: int = 256
-    most_links: int = 1_024
-    #: bytes of a frame, and of a message
-    most_frame_bytes: int = 65_536
-    most_message_bytes: int = 1_048_576
-    #: bytes of messages that one consumer has and has not settled
-    most_unsettled_bytes: int = 67_108_864
-    #: whether a message that a client releases counts as an attempt: a listener of Qpid JMS that raises an
-    #: exception releases its message
-    counts_released: bool = False
-    #: the policy of subscriptions that clients create; None: messages are redelivered for ever, at once
-    redelivery: Redelivery | None = None
 
 
 class Gateway:
@@ -81,12 +45,7 @@ class Gateway:
                 remedy="leave client_id out",
             )
         self._settings = settings
-        self._options = options
-        self.most_message_bytes = options.most_message_bytes
-        self.most_unsettled_bytes = options.most_unsettled_bytes
-        self.most_links = options.most_links
-        self.counts_released = options.counts_released
-        self.redelivery = options.redelivery
+        self.options = options
         self.name = "kafkadur"
         self._host: Connection | None = None
         self._producer: ForwardingProducer | None = None
@@ -166,25 +125,16 @@ class Gateway:
         await self.close()
 
     async def _open(self) -> None:
-        settings, options = self._settings, self._options
+        settings, options = self._settings, self.options
         self._host = Connection(settings)
         await self._host.open()
         # a record has headers, too, which the limit of the gateway does not count
         largest = {"message.max.bytes": options.most_message_bytes + _HEADER_BYTES}
         self._producer = ForwardingProducer({**largest, **settings.kafka}, None, self._host.id)
         self._topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
-        engine = EngineSettings(
-            idle_timeout=options.idle_timeout,
-            handshake_timeout=options.handshake_timeout,
-            max_frame=options.most_frame_bytes,
-            max_sessions=options.most_sessions,
-            anonymous=options.anonymous,
-            check_password=options.check_password,
-            checking=self._checking,
-        )
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                partial(self._accept, engine),
+                self._accept,
                 options.host,
                 options.port,
                 ssl=options.tls,
@@ -198,11 +148,17 @@ class Gateway:
                 remedy="name a free port with --port, or another address with --host",
             ) from error
 
-    def _accept(self, settings: EngineSettings) -> Engine:
-        return Engine(settings, self._serve, admit=self._admit, ended=self._engines.discard)
+    def _accept(self) -> Engine:
+        return Engine(
+            self.options,
+            self._serve,
+            checking=self._checking,
+            admit=self._admit,
+            ended=self._engines.discard,
+        )
 
     def _admit(self, engine: Engine) -> bool:
-        if len(self._engines) >= self._options.most_connections:
+        if len(self._engines) >= self.options.most_connections:
             return False
         self._engines.add(engine)
         return True

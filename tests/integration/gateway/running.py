@@ -12,7 +12,8 @@ import proton.utils
 from proton import UNDESCRIBED, Array, Data, Described, symbol, ulong
 from proton.reactor import Container, Filter, ReceiverOption
 
-from kafkadur.gateway.gateway import Gateway, GatewaySettings
+from kafkadur.gateway.gateway import Gateway
+from kafkadur.gateway.options import GatewaySettings
 from kafkadur.settings import settings
 from tests.integration.subscriptions.helpers import Place
 
