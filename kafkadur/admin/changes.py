@@ -35,9 +35,9 @@ from kafkadur_coordinators.settlement_states import (
     unsettle,
 )
 from kafkadur_coordinators.topics import TopicInfo
-from kafkadur_sharing.changing import Changes, changed, subscription_type
-from kafkadur_sharing.decisions import UnsubscribeRequest, no_client_id
-from kafkadur_sharing.definition import Definition, Start, SubscriptionType
+from kafkadur_sharing.changing import Changes, changed, created
+from kafkadur_sharing.decisions import UnsubscribeRequest
+from kafkadur_sharing.definition import Definition, Start
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, TopicChanged
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.selector import parse_selector
@@ -203,12 +203,7 @@ class Admin(Inspector):
         client id (rule U1) and for wrong parts, `InvalidDestination` if there is no such topic,
         `InvalidSelector`, `InvalidName`.
         """
-        parse_selector(parts.get("selector"))
-        kind = subscription_type(parts.get("type", SubscriptionType.SHARED))
-        if kind is SubscriptionType.EXCLUSIVE and key.client_id is None:
-            raise no_client_id(key)
-        plain = Definition(type=kind, topic=topic, start=start)
-        definition = changed(key, plain, parts, mode=self._settings.mode)
+        definition = created(key, topic, start, parts, mode=self._settings.mode)
         self._coordinator.connect()
         self._lifecycle.create(key, definition)
         return self._existing(key).definition

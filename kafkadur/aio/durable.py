@@ -13,10 +13,11 @@ from kafkadur.aio.waiting import outcome
 from kafkadur.runtime.opened import Opened
 from kafkadur.settings import Settings
 from kafkadur_coordinators.interface import Known
-from kafkadur_sharing.changing import Changes, changed
+from kafkadur_sharing.changing import Changes, changed, created
 from kafkadur_sharing.decisions import UnsubscribeRequest
-from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.definition import Definition, Start
 from kafkadur_sharing.keys import SubscriptionKey
+from kafkadur_sharing.names import validate_subscribed_topic
 from kafkadur_sharing.selector import parse_selector
 
 
@@ -43,6 +44,26 @@ class DurableSubscriptions(ABC):
         """Return what is known of a durable subscription of this connection; None if it does not exist."""
         opened, key = self._use(), self.key(durable, topic_member)
         return await outcome(opened.thread.submit(lambda: opened.lifecycle.known(key)))
+
+    async def create(
+        self,
+        durable: str,
+        topic: str,
+        *,
+        start: Start = "latest",
+        topic_member: str | None = None,
+        **parts: Unpack[Changes],
+    ) -> Definition:
+        """Create a durable subscription without attaching to it, and return its definition.
+
+        `start` and `parts` are as in `subscribe`, the parts of the redelivery policy also one by one. Raises
+        `IllegalState` if there is such a subscription already, for an exclusive one without a client id (rule
+        U1) and for wrong parts, `InvalidDestination` if there is no such topic, and `InvalidSelector`.
+        """
+        opened, key = self._use(), self.key(durable, topic_member)
+        definition = created(key, validate_subscribed_topic(topic), start, parts, mode=self.settings.mode)
+        await outcome(opened.thread.submit(lambda: opened.lifecycle.create(key, definition)))
+        return definition
 
     async def alter(
         self, durable: str, *, topic_member: str | None = None, **changes: Unpack[Changes]

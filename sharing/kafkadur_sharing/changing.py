@@ -10,19 +10,21 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, Final, TypedDict, cast
 
-from kafkadur_sharing.decisions import Mode
+from kafkadur_sharing.decisions import Mode, no_client_id
 from kafkadur_sharing.definition import (
     AckLevel,
     Definition,
     HeaderType,
     Scope,
     Sharing,
+    Start,
     SubscriptionType,
     TypeName,
 )
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.redelivery_policy import Redelivery
+from kafkadur_sharing.selector import parse_selector
 
 
 class Changes(TypedDict, total=False):
@@ -93,6 +95,21 @@ def changed(key: SubscriptionKey, before: Definition, changes: Changes, *, mode:
             "and change the type of the copy",
         )
     return replace(before, **parts)
+
+
+def created(
+    key: SubscriptionKey, topic: str, start: Start, parts: Changes, *, mode: Mode = "jms"
+) -> Definition:
+    """Return the definition of a new durable subscription, which is shared unless `parts` say otherwise.
+
+    Raises `IllegalState` for wrong parts and for an exclusive one without a client id (rule U1), and
+    `InvalidSelector`.
+    """
+    parse_selector(parts.get("selector"))
+    kind = subscription_type(parts.get("type", SubscriptionType.SHARED))
+    if kind is SubscriptionType.EXCLUSIVE and key.client_id is None:
+        raise no_client_id(key)
+    return changed(key, Definition(type=kind, topic=topic, start=start), parts, mode=mode)
 
 
 def _defaults_of(kind: SubscriptionType, mode: Mode) -> dict[str, Any]:

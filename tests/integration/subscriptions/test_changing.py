@@ -252,6 +252,23 @@ async def test_a_member_that_comes_back_does_not_undo_a_change(place: Place, on_
         worker.end()
 
 
+async def test_a_subscription_is_created_without_a_consumer(place: Place) -> None:
+    topic = place.topic()
+    place.publish_values(topic, [b"0", b"1"])
+    async with place.connect() as connection:
+        created = await connection.create("d", topic, type="serial", start="earliest", max_attempts=3)
+        place.publish_values(topic, [b"2", b"3"])
+        with pytest.raises(kafkadur.IllegalState, match="already"):
+            await connection.create("d", topic)
+        with pytest.raises(kafkadur.InvalidDestination):
+            await connection.create("e", f"{topic}.none")
+        with pytest.raises(kafkadur.InvalidSelector):
+            await connection.create("e", topic, selector="n >")
+        async with await connection.subscribe(topic, durable="d", type="serial") as subscription:
+            assert subscription.definition.definition == created
+            assert numbers(await take(subscription, 4)) == [0, 1, 2, 3]
+
+
 async def test_each_part_of_a_definition_can_be_altered(place: Place) -> None:
     """What is settled stays settled, what waits is kept, and the next consumer has the new definition."""
     topic = await leave_five(place, "shared")
