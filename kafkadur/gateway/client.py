@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, cast
 from proton import Condition, Described, Endpoint, Event, Link, Receiver, Sender, Session, Terminus, symbol
 
 from kafkadur.aio.connection import Connection
+from kafkadur.gateway.browsing import Browsers, Browsing
 from kafkadur.gateway.conditions import (
     FORCED,
     INTERNAL_ERROR,
@@ -19,8 +20,9 @@ from kafkadur.gateway.conditions import (
 )
 from kafkadur.gateway.consuming import Consuming, Unsubscribing
 from kafkadur.gateway.engine import Engine
-from kafkadur.gateway.identity import ReceivingLink, asked_for, client_id_of
-from kafkadur.gateway.links import capabilities_of, refuse
+from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, client_id_of
+from kafkadur.gateway.links import LinkToClient, capabilities_of, refuse
+from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.gateway.publishing import Load, Publishing
 from kafkadur.gateway.records import Sender as SendingConnection
@@ -64,8 +66,14 @@ class Services(Protocol):
         """The producer of all connections."""
         ...
 
-    async def partitions(self, topic: str) -> int:
-        """Return the number of partitions of a topic; 0: there is no such topic."""
+    @property
+    def nodes(self) -> Nodes:
+        """The topics and queues."""
+        ...
+
+    @property
+    def browsers(self) -> Browsers:
+        """The readers of browsers of queues."""
         ...
 
     def ended(self, client: Client) -> None:
@@ -93,7 +101,7 @@ class Client:
         #: links whose end has come and was not answered yet
         self._detaching: set[Link] = set()
         self._ended_sessions = 0
-        self._consuming: dict[Link, Consuming | Unsubscribing] = {}
+        self._consuming: dict[Link, LinkToClient] = {}
         self._publishing: dict[Link, Publishing] = {}
         self._closing = False
         self._acts = self._actions()
@@ -123,8 +131,7 @@ class Client:
     def on_writable(self) -> None:
         """The socket takes more bytes again."""
         for consuming in self._consuming.values():
-            if isinstance(consuming, Consuming):
-                consuming.on_writable()
+            consuming.on_writable()
 
     def on_lost(self) -> None:
         """The socket is closed."""
@@ -283,7 +290,7 @@ class Client:
             ),
             engine=self._engine,
             producer=self._services.producer,
-            partitions=self._services.partitions,
+            partitions=self._services.nodes.partitions,
             load=self._load,
             most_bytes=self._services.options.most_message_bytes,
         )
@@ -304,21 +311,25 @@ class Client:
             self._engine.soon()
             return
         owner = self._services.host if asked.is_global else connection
-        services = self._services
-        consuming: Consuming | Unsubscribing
-        if facts.address is None:
-            consuming = Unsubscribing(link, asked.durable or "", engine=self._engine)
-        else:
-            consuming = Consuming(
-                link,
-                asked,
-                engine=self._engine,
-                counts_released=services.options.counts_released,
-                redelivery=services.options.redelivery,
-                most_bytes=services.options.most_unsettled_bytes,
-            )
-        self._consuming[link] = consuming
+        consuming = self._consuming[link] = self._serving(link, asked)
         await self._attach(consuming.attach(owner), consuming.refuse)
+
+    def _serving(self, link: Sender, asked: Asked) -> LinkToClient:
+        """Return what serves a link to the client."""
+        services, engine = self._services, self._engine
+        if asked.destination is None:
+            return Unsubscribing(link, asked.durable or "", engine=engine)
+        if asked.browses:
+            return Browsing(link, asked, engine=engine, nodes=services.nodes, browsers=services.browsers)
+        return Consuming(
+            link,
+            asked,
+            engine=engine,
+            nodes=services.nodes,
+            counts_released=services.options.counts_released,
+            redelivery=services.options.redelivery,
+            most_bytes=services.options.most_unsettled_bytes,
+        )
 
     async def _attach(self, attaching: Awaitable[None], on_refused: Callable[[Refused], None]) -> None:
         try:
@@ -331,7 +342,7 @@ class Client:
 
     def _on_flow(self, event: Event) -> None:
         consuming = self._consuming.get(cast("Link", event.link))
-        if isinstance(consuming, Consuming):
+        if consuming is not None:
             consuming.on_flow()
 
     def _on_delivery(self, event: Event) -> None:
@@ -342,7 +353,7 @@ class Client:
                 publishing.read()
             return
         consuming = self._consuming.get(link)
-        if isinstance(consuming, Consuming) and delivery is not None and delivery.updated:
+        if consuming is not None and delivery is not None and delivery.updated:
             consuming.on_disposition(delivery)
 
     def _on_detach(self, event: Event, *, closed: bool) -> None:
@@ -385,7 +396,7 @@ class Client:
             consuming.end()
             self._spawn(self._left(consuming))
 
-    async def _left(self, consuming: Consuming | Unsubscribing) -> None:
+    async def _left(self, consuming: LinkToClient) -> None:
         """Leave a subscription whose link has ended with its session."""
         try:
             await consuming.close(unsubscribes=False)
@@ -423,6 +434,7 @@ def _facts(link: Sender) -> ReceivingLink:
         durable=source.durability != Terminus.NONDURABLE or source.expiry_policy == Terminus.EXPIRE_NEVER,
         selector=selector,
         no_local=no_local,
+        copies=source.distribution_mode == Terminus.DIST_MODE_COPY,
     )
 
 

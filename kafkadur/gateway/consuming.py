@@ -1,4 +1,4 @@
-"""A link that carries messages to a client: one consumer of a subscription, in the terms of AMQP."""
+"""Links to clients: a consumer of a subscription or queue, and unsubscribing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from kafkadur.aio.connection import Connection
 from kafkadur.aio.subscription import Subscription
 from kafkadur.consumer.delivery import Batch, Delivery
 from kafkadur.gateway.conditions import INTERNAL_ERROR, NOT_FOUND, Refused, refused
+from kafkadur.gateway.destinations import Destination, no_topic
 from kafkadur.gateway.identity import Asked
-from kafkadur.gateway.links import LinkEngine, refuse
+from kafkadur.gateway.links import LinkEngine, LinkToClient
+from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.records import to_message
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import (
@@ -50,8 +52,8 @@ _LOOK_EVERY_S: Final = 0.1
 _UNCONFIRMED: Final = 1_000
 
 
-class Consuming:
-    """One consumer, from the attach of its link to the end. Everything happens in one event loop."""
+class Consuming(LinkToClient):
+    """One consumer of a subscription."""
 
     def __init__(
         self,
@@ -59,20 +61,23 @@ class Consuming:
         asked: Asked,
         *,
         engine: LinkEngine,
+        nodes: Nodes,
         counts_released: bool,
         redelivery: Redelivery | None,
         most_bytes: int,
     ) -> None:
-        """`counts_released`: a message that a client releases counts as an attempt.
+        """`nodes` makes queues. `counts_released`: a message that a client releases counts as an attempt.
 
         `redelivery`: the policy of a subscription that is created. `most_bytes`: of messages that the client
         has and has not settled.
         """
+        super().__init__(link, engine)
+        self._nodes = nodes
         self._redelivery = redelivery
         self._most_bytes = most_bytes
-        self._link = link
         self._asked = asked
-        self._engine = engine
+        assert asked.destination is not None  # noqa: S101 - only an unsubscribing link has none
+        self._destination = asked.destination
         self._counts_released = counts_released
         self._connection: Connection | None = None
         self._subscription: Subscription | None = None
@@ -85,19 +90,19 @@ class Consuming:
         self._window = _FIRST_WINDOW
         #: whether the client's attach was accepted, and its link not ended by the gateway since
         self._accepted = False
-        #: whether the link has ended, also while it is being attached
-        self._ended = False
         self._presettled = link.remote_snd_settle_mode == Link.SND_SETTLED
 
     # -- the beginning
 
     async def attach(self, connection: Connection) -> None:
         """Attach to the subscription, and answer the client's attach; raises errors of `subscribe`."""
-        asked = self._asked
+        asked, destination = self._asked, self._destination
+        if destination.is_queue and not await self._nodes.partitions(destination):
+            raise no_topic(destination)
         subscription = await connection.subscribe(
-            asked.topic,
+            destination.topic,
             type=asked.type,
-            durable=asked.durable,
+            durable=destination.subscription if destination.is_queue else asked.durable,
             shared=asked.shared,
             selector=asked.selector,
             no_local=asked.no_local and asked.type is SubscriptionType.EXCLUSIVE,
@@ -183,10 +188,10 @@ class Consuming:
         except ConnectionClosed:
             return
         except KafkadurError as error:
-            _log.warning("a consumer of %s ends: %s", self._asked.topic, error)
+            _log.warning("a consumer of %s ends: %s", self._destination.topic, error)
             self.refuse(refused(error))
         except Exception:  # noqa: BLE001 - any defect: the client learns of it
-            _log.exception("a consumer of %s met a defect", self._asked.topic)
+            _log.exception("a consumer of %s met a defect", self._destination.topic)
             self.refuse(Refused(INTERNAL_ERROR, "The gateway met a defect; its log says which."))
 
     async def _deliver_some(self, subscription: Subscription) -> None:
@@ -214,7 +219,7 @@ class Consuming:
         try:
             return await subscription.receive_available(most, _DRAIN_S)
         except KafkaUnavailable as error:
-            _log.info("a drain of %s is answered without certainty: %s", self._asked.topic, error)
+            _log.info("a drain of %s is answered without certainty: %s", self._destination.topic, error)
             return None
 
     async def _unless_changed(self, receiving: Coroutine[Any, Any, Batch | None]) -> Batch | None:
@@ -243,7 +248,7 @@ class Consuming:
             while not self._engine.writable:  # a client that reads slowly does not fill the memory
                 self._changed.clear()
                 await self._changed.wait()
-            encoded = _encoded(delivery)
+            encoded = _encoded(delivery, self._destination)
             if encoded is None:
                 continue
             tag = str(next(self._tags))
@@ -276,15 +281,13 @@ class Consuming:
 
     def refuse(self, error: Refused) -> None:
         """End the link with an error; before it was attached this refuses the attach."""
-        if self._ended:
-            return
-        refuse(self._link, error)
-        self._accepted = False
-        self._engine.soon()
+        if not self._ended:
+            self._accepted = False
+        super().refuse(error)
 
     def end(self) -> None:
         """The link must not be used any more; `close` or `lose` follows."""
-        self._ended = True
+        super().end()
         if self._delivering is not None:
             self._delivering.cancel()
 
@@ -316,16 +319,14 @@ class Consuming:
             await _left(self._subscription)
 
 
-class Unsubscribing:
+class Unsubscribing(LinkToClient):
     """A link with a null source, which deletes a durable subscription when the client closes it."""
 
     def __init__(self, link: Link, name: str, *, engine: LinkEngine) -> None:
         """`name` of the durable subscription."""
-        self._link = link
+        super().__init__(link, engine)
         self._name = name
-        self._engine = engine
         self._connection: Connection | None = None
-        self._ended = False
 
     async def attach(self, connection: Connection) -> None:
         """Answer the client's attach; raises `Refused` if there is no such subscription."""
@@ -343,31 +344,18 @@ class Unsubscribing:
         link.open()
         self._engine.soon()
 
-    def refuse(self, error: Refused) -> None:
-        """Refuse the client's attach."""
-        if not self._ended:
-            refuse(self._link, error)
-
-    def end(self) -> None:
-        """The link must not be used any more; `close` or `lose` follows."""
-        self._ended = True
-
     async def close(self, *, unsubscribes: bool) -> None:
         """Delete the subscription if the client closes the link; raises errors of unsubscribing."""
         self._ended = True
         if unsubscribes and self._connection is not None:
             await self._connection.unsubscribe(self._name)
 
-    async def lose(self) -> None:
-        """The client is gone: nothing is deleted."""
-        self._ended = True
 
-
-def _encoded(delivery: Delivery) -> bytes | None:
+def _encoded(delivery: Delivery, destination: Destination) -> bytes | None:
     """Return a message as AMQP encodes it; None for one that cannot be encoded: it becomes a dead letter."""
     try:
         return to_message(
-            topic=delivery.topic,
+            destination=destination,
             value=delivery.raw_value,
             headers=delivery.headers,
             timestamp_ms=delivery.timestamp,

@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
 from kafkadur.aio.connection import Connection
+from kafkadur.gateway.browsing import Browsers
 from kafkadur.gateway.client import Client
 from kafkadur.gateway.engine import Engine
+from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur.settings import Settings
 from kafkadur_coordinators.topics import Topics
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError
-from kafkadur_sharing.names import validate_topic
+from kafkadur_sharing.errors import IllegalState, KafkadurError
 
 _log = logging.getLogger("kafkadur.gateway")
 
-#: Seconds for which the answer is kept that a topic exists.
-_KNOWN_S: Final = 5.0
-#: Seconds for which the answer is kept that there is no such topic, and how many answers are kept.
-_UNKNOWN_S, _MOST_KNOWN = 1.0, 10_000
 #: Bytes of a record besides its message's body.
 _HEADER_BYTES: Final = 65_536
 #: Seconds that clients have to take the end of their connections when the gateway stops.
@@ -49,9 +45,8 @@ class Gateway:
         self.name = "kafkadur"
         self._host: Connection | None = None
         self._producer: ForwardingProducer | None = None
-        self._topics: Topics | None = None
-        #: topics that were found: when (monotonic seconds), and their partitions
-        self._known: dict[str, tuple[float, int]] = {}
+        self._nodes: Nodes | None = None
+        self._browsers: Browsers | None = None
         self._checking = ThreadPoolExecutor(2, "kafkadur-passwords")
         self._clients: set[Client] = set()
         #: the connections, also those whose clients have not authenticated
@@ -78,6 +73,18 @@ class Gateway:
         assert self._producer is not None  # noqa: S101 - it is open
         return self._producer
 
+    @property
+    def nodes(self) -> Nodes:
+        """The topics and queues."""
+        assert self._nodes is not None  # noqa: S101 - it is open
+        return self._nodes
+
+    @property
+    def browsers(self) -> Browsers:
+        """The readers of browsers of queues."""
+        assert self._browsers is not None  # noqa: S101 - it is open
+        return self._browsers
+
     async def connect(
         self, client_id: str | None, on_displaced: Callable[[KafkadurError], None]
     ) -> Connection:
@@ -86,24 +93,6 @@ class Gateway:
         `on_displaced` is called, in any thread, when another connection has taken the client id.
         """
         return await self.host.for_client(client_id, on_displaced)
-
-    async def partitions(self, topic: str) -> int:
-        """Return the number of partitions of a topic; 0: there is none. Raises `KafkaUnavailable`."""
-        topics = self._topics
-        assert topics is not None  # noqa: S101 - it is open
-        if validate_topic(topic).startswith("__"):
-            return 0  # Kafka's own
-        found_at, count = self._known.get(topic, (float("-inf"), 0))
-        if time.monotonic() - found_at < (_KNOWN_S if count else _UNKNOWN_S):
-            return count
-        try:
-            count = (await asyncio.to_thread(topics.describe, topic)).partitions
-        except InvalidDestination:
-            count = 0
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[topic] = time.monotonic(), count
-        return count
 
     def ended(self, client: Client) -> None:
         """A connection has ended."""
@@ -131,7 +120,9 @@ class Gateway:
         # a record has headers, too, which the limit of the gateway does not count
         largest = {"message.max.bytes": options.most_message_bytes + _HEADER_BYTES}
         self._producer = ForwardingProducer({**largest, **settings.kafka}, None, self._host.id)
-        self._topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
+        topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
+        self._nodes = Nodes(self._host, topics, options)
+        self._browsers = Browsers(settings)
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 self._accept,
@@ -180,8 +171,10 @@ class Gateway:
         self._checking.shutdown(wait=False, cancel_futures=True)
         if self._producer is not None:
             await asyncio.to_thread(self._flush)
-        if self._topics is not None:
-            self._topics.close()
+        if self._nodes is not None:
+            self._nodes.close()
+        if self._browsers is not None:
+            await asyncio.to_thread(self._browsers.close)
         if self._host is not None:
             await self._host.close()
 

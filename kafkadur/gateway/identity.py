@@ -13,13 +13,13 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from kafkadur.gateway.conditions import INVALID_FIELD, NOT_IMPLEMENTED, Refused
+from kafkadur.gateway.destinations import QUEUE_PREFIX, Destination, destination_of
 from kafkadur_sharing.definition import SubscriptionType
 
 #: Link names of shared consumers of Qpid JMS: the name of the subscription, a bar, and one of these.
 _COUNTED: Final = re.compile(r"\|(?:(?P<global>global)-?)?(?P<volatile>volatile)?\d*$")
 #: A container id of a connection without a client id begins so, in Qpid JMS.
 _GENERATED_ID: Final = "ID:"
-_TOPIC, _QUEUE = "topic://", "queue://"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,8 @@ class ReceivingLink:
     durable: bool
     #: the gateway is to name the node
     dynamic: bool = False
+    #: messages are to be copied: those of a queue are only shown then, those of a topic always are copies
+    copies: bool = False
     selector: str | None = None
     no_local: bool = False
 
@@ -42,8 +44,8 @@ class ReceivingLink:
 class Asked:
     """The subscription that a link asks for."""
 
-    #: empty for a null source
-    topic: str
+    #: None for a null source
+    destination: Destination | None
     #: the name of a durable subscription, or of a shared non-durable one; at most one of them
     durable: str | None
     shared: str | None
@@ -54,6 +56,8 @@ class Asked:
     replaces: bool
     selector: str | None
     no_local: bool
+    #: whether the messages of a queue are only shown
+    browses: bool = False
 
 
 def client_id_of(container_id: str) -> str | None:
@@ -63,7 +67,11 @@ def client_id_of(container_id: str) -> str | None:
 
 def asked_for(link: ReceivingLink) -> Asked:
     """Return the subscription that a link asks for; raises `Refused`."""
-    topic, options, shared_name = _parsed(link)
+    destination, options, shared_name = _parsed(link)
+    if destination is not None and destination.is_queue:
+        if options or shared_name is not None:
+            raise Refused(INVALID_FIELD, f"The address {link.address} of a queue has more than its name.")
+        return _of_queue(link, destination)
     shared = "shared" in link.capabilities or shared_name is not None
     name, is_global = link.name, shared_name is not None
     if shared_name is None and (link.address is None or shared):
@@ -71,6 +79,8 @@ def asked_for(link: ReceivingLink) -> Asked:
         if found is not None:
             name, is_global = name[: found.start()], found["global"] is not None
     name = shared_name or name
+    if is_global and name.startswith(QUEUE_PREFIX):
+        raise Refused(INVALID_FIELD, f"The name {name!r} belongs to a queue; use another one.")
     durable = link.durable or link.address is None or shared_name is not None
     kind = SubscriptionType.SHARED if shared else SubscriptionType.EXCLUSIVE
     if (chosen := options.pop("type", None)) is not None:
@@ -81,7 +91,7 @@ def asked_for(link: ReceivingLink) -> Asked:
             INVALID_FIELD, f"The address has unknown options: {', '.join(sorted(options))}; use type."
         )
     return Asked(
-        topic=topic,
+        destination=destination,
         durable=name if durable else None,
         shared=name if shared and not durable else None,
         type=kind,
@@ -92,25 +102,38 @@ def asked_for(link: ReceivingLink) -> Asked:
     )
 
 
-def topic_of(address: str | None, capabilities: frozenset[str]) -> str:
-    """Return the topic that a client sends to; raises `Refused` for a queue."""
-    text = address or ""
-    if text.startswith(_QUEUE) or "queue" in capabilities:
-        raise Refused(NOT_IMPLEMENTED, f"The gateway has no queues yet: {text}. Use a topic.")
-    return text.removeprefix(_TOPIC)
+def _of_queue(link: ReceivingLink, queue: Destination) -> Asked:
+    if link.selector and not link.copies:
+        raise Refused(
+            NOT_IMPLEMENTED,
+            f"A consumer of the queue {queue.topic!r} asks for a selector, and all consumers of a queue have "
+            "one subscription: use shared durable subscriptions of a topic, each with a selector.",
+        )
+    return Asked(
+        destination=queue,
+        durable=None,
+        shared=None,
+        type=SubscriptionType.SHARED,
+        is_global=True,
+        replaces=False,
+        selector=link.selector,
+        no_local=False,
+        browses=link.copies,
+    )
 
 
-def _parsed(link: ReceivingLink) -> tuple[str, dict[str, str], str | None]:
-    """Return topic, options, and the name of a shared durable subscription that an address has."""
+def _parsed(link: ReceivingLink) -> tuple[Destination | None, dict[str, str], str | None]:
+    """Return destination, options, and the name of a shared durable subscription that an address has."""
     if link.dynamic:
         raise Refused(NOT_IMPLEMENTED, "The gateway has no temporary destinations yet.")
     if link.address is None:
-        return "", {}, None
+        return None, {}, None
     path, _, query = link.address.partition("?")
-    topic, bar, name = topic_of(path, link.capabilities).partition("::")
+    path, bar, name = path.partition("::")
     if bar and not name:
         raise Refused(INVALID_FIELD, f"The address {link.address} names no subscription behind '::'.")
-    return topic, dict(parse_qsl(query, keep_blank_values=True)), name or None
+    destination = destination_of(path, link.capabilities)
+    return destination, dict(parse_qsl(query, keep_blank_values=True)), name or None
 
 
 def _type_named(name: str) -> SubscriptionType:

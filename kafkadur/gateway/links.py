@@ -1,11 +1,14 @@
-"""The parts of a link that both directions have: its capabilities, and its end with an error."""
+"""Links: their capabilities, their end with an error, and the interface of those that lead to a client."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
+import proton
 from proton import Condition, Endpoint, Link, Receiver, Terminus
 
+from kafkadur.aio.connection import Connection
 from kafkadur.gateway.conditions import Refused
 
 
@@ -19,6 +22,57 @@ class LinkEngine(Protocol):
 
     def process(self) -> None:
         """Send it now."""
+
+
+class LinkToClient(ABC):
+    """A link that carries messages to a client, or asks for a subscription, from its attach to its end.
+
+    Everything happens in one event loop. `end` may come while `attach` runs.
+    """
+
+    def __init__(self, link: Link, engine: LinkEngine) -> None:
+        """A link whose attach has come and was not answered."""
+        self._link = link
+        self._engine = engine
+        #: whether the link has ended, also while it is being attached: it must not be used then
+        self._ended = False
+
+    @abstractmethod
+    async def attach(self, connection: Connection) -> None:
+        """Answer the client's attach; `connection` is that of the client's subscriptions.
+
+        Raises `Refused` and `KafkadurError` for an attach that is to be refused.
+        """
+
+    def on_flow(self) -> None:  # noqa: B027 - most kinds of links do nothing then
+        """The client has given credit, or asks to drain it."""
+
+    def on_writable(self) -> None:  # noqa: B027 - most kinds of links do nothing then
+        """The socket takes bytes again."""
+
+    def on_disposition(self, disposition: proton.Delivery) -> None:  # noqa: B027 - most kinds of links do nothing then
+        """The client has settled a message, or said what becomes of it."""
+
+    def refuse(self, error: Refused) -> None:
+        """End the link with an error; before it was attached this refuses the attach."""
+        if not self._ended:
+            refuse(self._link, error)
+            self._engine.soon()
+
+    def end(self) -> None:
+        """The link must not be used any more; `close` or `lose` follows."""
+        self._ended = True
+
+    @abstractmethod
+    async def close(self, *, unsubscribes: bool) -> None:
+        """Leave the subscription. `unsubscribes`: the client has closed its link, not only detached it.
+
+        Raises errors of unsubscribing.
+        """
+
+    async def lose(self) -> None:
+        """The client is gone without a word."""
+        await self.close(unsubscribes=False)
 
 
 def refuse(link: Link, error: Refused) -> None:

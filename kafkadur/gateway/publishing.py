@@ -12,8 +12,8 @@ from typing import Final
 import proton
 from proton import Condition, Link, Receiver, Terminus
 
-from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, NOT_FOUND, NOT_IMPLEMENTED, Refused, refused
-from kafkadur.gateway.identity import topic_of
+from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, NOT_IMPLEMENTED, Refused, refused
+from kafkadur.gateway.destinations import Destination, destination_of, no_topic
 from kafkadur.gateway.links import LinkEngine, capabilities_of, refuse
 from kafkadur.gateway.records import Outgoing, Sender, to_record
 from kafkadur.producer.forwarding import ForwardingProducer
@@ -69,11 +69,11 @@ class Publishing:
         *,
         engine: LinkEngine,
         producer: ForwardingProducer,
-        partitions: Callable[[str], Awaitable[int]],
+        partitions: Callable[[Destination], Awaitable[int]],
         load: Load,
         most_bytes: int,
     ) -> None:
-        """`partitions` counts those of a topic (0: there is none); `most_bytes`: of a message."""
+        """`partitions` counts those of a destination (0: there is none); `most_bytes`: of a message."""
         self._link = link
         self._sender = sender
         self._engine = engine
@@ -82,13 +82,13 @@ class Publishing:
         self._load = load
         self._most_bytes = most_bytes
         #: None: each message says where it is to be sent
-        self._topic: str | None = None
+        self._destination: Destination | None = None
         #: decides which partition of a topic this link writes to
         self._place = zlib.crc32(f"{sender.connection_id}/{link.name}".encode())
-        #: the partition that this link writes to, by topic: messages of one link stay in order
-        self._known: dict[str, int] = {}
+        #: the partition that this link writes to: messages of one link stay in order
+        self._known: dict[Destination, int] = {}
         #: messages that wait for the answer whether a topic exists, in order, and the task that sends them
-        self._waiting: deque[tuple[proton.Delivery, Outgoing, str, int]] = deque()
+        self._waiting: deque[tuple[proton.Delivery, Outgoing, Destination, int]] = deque()
         self._sending: asyncio.Task[None] | None = None
         #: credit that the client has used up, and gets again
         self._used = 0
@@ -104,9 +104,9 @@ class Publishing:
         address = link.remote_target.address
         capabilities = capabilities_of(link.remote_target)
         if address is not None:
-            self._topic = topic_of(address, capabilities)
-            if not await self._is_known(self._topic):
-                raise _no_topic(self._topic)
+            self._destination = destination_of(address, capabilities)
+            if not await self._is_known(self._destination):
+                raise no_topic(self._destination)
         if self._ended:  # the link has ended meanwhile: it must not be used
             return
         link.source.copy(link.remote_source)
@@ -117,10 +117,10 @@ class Publishing:
         link.flow(_CREDIT)
         self._engine.soon()
 
-    async def _is_known(self, topic: str) -> bool:
-        if topic not in self._known and (count := await self._partitions(topic)):
-            self._known[topic] = self._place % count
-        return topic in self._known
+    async def _is_known(self, destination: Destination) -> bool:
+        if destination not in self._known and (count := await self._partitions(destination)):
+            self._known[destination] = self._place % count
+        return destination in self._known
 
     # -- messages
 
@@ -145,7 +145,7 @@ class Publishing:
     def _take(self, delivery: proton.Delivery, encoded: bytes) -> None:
         try:
             record = to_record(encoded, self._sender)
-            topic = self._topic if self._topic is not None else topic_of(record.address, frozenset())
+            to = self._destination or destination_of(record.address, kind=record.kind)
         except Refused as error:
             self._reject(delivery, error)
         except KafkadurError as error:
@@ -153,32 +153,32 @@ class Publishing:
         else:
             size = len(encoded) + _OBJECTS_BYTES
             self._load.begin(size)
-            if self._sending is None and topic in self._known:
-                self._send(delivery, record, topic, size)
+            if self._sending is None and to in self._known:
+                self._send(delivery, record, to, size)
             else:
-                self._waiting.append((delivery, record, topic, size))
+                self._waiting.append((delivery, record, to, size))
                 self._sending = self._sending or asyncio.create_task(self._send_waiting())
 
     async def _send_waiting(self) -> None:
         try:
             while self._waiting:
-                delivery, record, topic, size = self._waiting[0]
+                delivery, record, to, size = self._waiting[0]
                 try:
-                    known = await self._is_known(topic)
+                    known = await self._is_known(to)
                 except KafkadurError as error:
                     self._load.end(size)
                     self._reject(delivery, refused(error))
                 else:
                     if known:
-                        self._send(delivery, record, topic, size)
+                        self._send(delivery, record, to, size)
                     else:
                         self._load.end(size)
-                        self._reject(delivery, _no_topic(topic))
+                        self._reject(delivery, no_topic(to))
                 self._waiting.popleft()
         finally:
             self._sending = None
 
-    def _send(self, delivery: proton.Delivery, record: Outgoing, topic: str, size: int) -> None:
+    def _send(self, delivery: proton.Delivery, record: Outgoing, to: Destination, size: int) -> None:
         def reported(result: asyncio.Future[Receipt]) -> None:
             self._load.end(size)
             error = result.exception()
@@ -191,11 +191,11 @@ class Publishing:
 
         try:
             sending = self._producer.forward(
-                topic,
+                to.topic,
                 record.value,
                 headers=record.headers,
                 key=record.group,
-                partition=self._known[topic] if record.group is None else None,
+                partition=self._known[to] if record.group is None else None,
             )
         except KafkadurError as error:
             self._load.end(size)
@@ -238,7 +238,3 @@ class Publishing:
     def end(self) -> None:
         """The link has ended: messages that have come are written, and nobody is told."""
         self._ended = True
-
-
-def _no_topic(topic: str) -> Refused:
-    return Refused(NOT_FOUND, f"There is no topic {topic!r}. Create it in Kafka.")

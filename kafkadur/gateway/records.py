@@ -30,6 +30,7 @@ from proton import (
 )
 
 from kafkadur.gateway.conditions import DECODE_ERROR, NOT_IMPLEMENTED, Refused
+from kafkadur.gateway.destinations import Destination, Kind, name_in
 from kafkadur.message.headers import (
     MAX_PRIORITY,
     JmsFields,
@@ -48,6 +49,7 @@ NUMBERS_HEADER: Final = "kafkadur-numbers"
 CONTENT_TYPE_HEADER: Final = "kafkadur-content-type"
 MESSAGE_TYPE_HEADER: Final = "kafkadur-message-type"
 REPLY_TO_HEADER: Final = "JMSReplyTo"
+REPLY_KIND_HEADER: Final = "kafkadur-reply-to-kind"
 DESTINATION_HEADER: Final = "JMSDestination"
 GROUP_ID_HEADER: Final = "JMSXGroupID"
 GROUP_SEQUENCE_HEADER: Final = "JMSXGroupSeq"
@@ -59,11 +61,11 @@ _TEXT, _BINARY, _NULL, _VALUE, _SEQUENCE = b"text", b"binary", b"null", b"value"
 _DELIVERY_TIME: Final = symbol("x-opt-delivery-time")
 #: The types of destinations and messages, as Qpid JMS annotates them.
 _TO_TYPE, _MESSAGE_TYPE = symbol("x-opt-jms-dest"), symbol("x-opt-jms-msg-type")
-#: The types of destinations that are no topics: queue, temporary queue, temporary topic.
-_QUEUES: Final = frozenset({0, 2, 3})
+_REPLY_TYPE: Final = symbol("x-opt-jms-reply-to")
 #: The kinds of messages of JMS: message, object, map, bytes, stream, text.
 _MESSAGE_TYPES: Final = frozenset(b"%d" % kind for kind in range(6))
-_TOPIC_TYPE: Final = byte(1)
+#: The kinds of destinations as a header has them.
+_KINDS: Final = frozenset(b"%d" % kind for kind in Kind)
 _INT32: Final = 2**31
 #: The time to live of AMQP has 32 bits, in ms; the time of expiration says the same.
 _LONGEST_TTL_S: Final = 4_294_967.0
@@ -86,8 +88,9 @@ _WORDS: Final[Mapping[type, str]] = {
 class Outgoing:
     """A message of a client as a record of Kafka."""
 
-    #: where it is to be sent, as the message says; None: where its link leads
+    #: where it is to be sent, as the message says: address, and the kind that its annotation names
     address: str | None
+    kind: object
     value: bytes | None
     headers: Headers
     #: the group of messages that it belongs to, whose order is kept
@@ -112,8 +115,6 @@ def to_record(encoded: bytes, sender: Sender) -> Outgoing:
         annotations = dict(message.annotations or {})
     except Exception as error:  # noqa: BLE001 - Proton raises many kinds for malformed values
         raise Refused(DECODE_ERROR, f"The message cannot be decoded: {error!r}") from None
-    if annotations.get(_TO_TYPE) in _QUEUES:
-        raise Refused(NOT_IMPLEMENTED, f"The gateway has no queues yet: {message.address}. Use a topic.")
     properties, numbers = _properties_of(message.properties or {})
     headers = encode(properties, _fields_of(message, sender))
     more = (
@@ -122,18 +123,25 @@ def to_record(encoded: bytes, sender: Sender) -> Outgoing:
         (CONTENT_TYPE_HEADER, _content_type(message)),
         (MESSAGE_TYPE_HEADER, _message_type(message)),
         (REPLY_TO_HEADER, _text(message.reply_to)),
-        (DESTINATION_HEADER, _text(message.address)),
+        (REPLY_KIND_HEADER, _reply_kind(annotations)),
+        (DESTINATION_HEADER, _text(name_in(message.address)) if message.address else None),
         (GROUP_ID_HEADER, _text(message.group_id)),
         (GROUP_SEQUENCE_HEADER, b"%d" % message.group_sequence if message.group_id else None),
         (USER_ID_HEADER, _text(sender.user)),
     )
     headers += [(name, text) for name, text in more if text is not None]
-    return Outgoing(address=message.address, value=value, headers=headers, group=_text(message.group_id))
+    return Outgoing(
+        address=message.address,
+        kind=annotations.get(_TO_TYPE),
+        value=value,
+        headers=headers,
+        group=_text(message.group_id),
+    )
 
 
 def to_message(
     *,
-    topic: str,
+    destination: Destination,
     value: bytes | None,
     headers: Iterable[tuple[str, bytes | None]],
     timestamp_ms: int,
@@ -153,7 +161,7 @@ def to_message(
     message.correlation_id = fields.correlation_id
     message.subject = fields.type
     message.creation_time = timestamp_ms / 1000
-    message.address = _read(raw.get(DESTINATION_HEADER)) or topic
+    message.address = _read(raw.get(DESTINATION_HEADER)) or destination.topic
     message.reply_to = _read(raw.get(REPLY_TO_HEADER))
     message.delivery_count = max(attempt - 1, int(redelivered))
     if fields.expiration is not None:
@@ -170,7 +178,7 @@ def to_message(
         )
     if (user := raw.get(USER_ID_HEADER)) is not None:
         message.user_id = user
-    message.annotations = _annotations(fields.delivery_time, raw.get(MESSAGE_TYPE_HEADER))
+    message.annotations = _annotations(fields.delivery_time, destination.kind, raw)
     return bytes(message.encode())
 
 
@@ -306,10 +314,19 @@ def _message_type(message: _Message) -> bytes | None:
     return b"%d" % kind if isinstance(kind, int) else None
 
 
-def _annotations(delivery_time: int | None, message_type: bytes | None) -> dict[Any, Any]:
-    annotations: dict[Any, Any] = {_TO_TYPE: _TOPIC_TYPE}
+def _reply_kind(annotations: Mapping[Any, Any]) -> bytes | None:
+    """Return the kind of the destination of replies, if the client names it."""
+    kind = annotations.get(_REPLY_TYPE)
+    return b"%d" % kind if isinstance(kind, int) else None
+
+
+def _annotations(delivery_time: int | None, kind: Kind, raw: Mapping[str, bytes | None]) -> dict[Any, Any]:
+    annotations: dict[Any, Any] = {_TO_TYPE: byte(kind)}
+    message_type, reply_kind = raw.get(MESSAGE_TYPE_HEADER), raw.get(REPLY_KIND_HEADER)
     if message_type is not None and message_type in _MESSAGE_TYPES:
         annotations[_MESSAGE_TYPE] = byte(int(message_type))
+    if reply_kind is not None and reply_kind in _KINDS:
+        annotations[_REPLY_TYPE] = byte(int(reply_kind))
     if delivery_time is not None:
         annotations[_DELIVERY_TIME] = timestamp(delivery_time)
     return annotations

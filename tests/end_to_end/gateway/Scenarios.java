@@ -12,11 +12,14 @@ import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
 import jakarta.jms.MessageProducer;
 import jakarta.jms.ObjectMessage;
+import jakarta.jms.Queue;
+import jakarta.jms.QueueBrowser;
 import jakarta.jms.Session;
 import jakarta.jms.StreamMessage;
 import jakarta.jms.TextMessage;
 import jakarta.jms.Topic;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
@@ -38,6 +41,7 @@ public class Scenarios {
       case "nondurable" -> nondurable(a[1], a[2]);
       case "acknowledging" -> acknowledging(a[1], a[2], Integer.parseInt(a[3]));
       case "listening" -> listening(a[1], a[2], a[3]);
+      case "queues" -> queues(a[1], a[2]);
       case "context" -> context(a[1], a[2]);
       case "publish" -> publish(a[1], a[2], Integer.parseInt(a[3]));
       case "work" -> work(a[1], a[2], Integer.parseInt(a[3]));
@@ -206,7 +210,7 @@ public class Scenarios {
       raises(InvalidDestinationException.class, () -> second.unsubscribe("glob"));
       raises(InvalidDestinationException.class, () -> session.createConsumer(session.createTopic(name + ".none")));
       raises(InvalidDestinationException.class, () -> session.createProducer(session.createTopic(name + ".none")));
-      raises(JMSException.class, () -> session.createConsumer(session.createQueue(name)));
+      raises(JMSException.class, () -> session.createConsumer(session.createQueue(name), "n = 1"));
       raises(InvalidSelectorException.class, () -> session.createConsumer(topic, "n >"));
     }
   }
@@ -353,6 +357,46 @@ public class Scenarios {
       check(text(undertaker).equals("poison"), "a dead letter");
       check(good.await(LIMIT_MS, TimeUnit.MILLISECONDS), "the next one");
       say(counts);
+    }
+  }
+
+  static List<String> browsed(Session session, Queue queue, String selector) throws JMSException {
+    List<String> found = new ArrayList<>();
+    try (QueueBrowser browser = session.createBrowser(queue, selector)) {
+      for (Object each : Collections.list(browser.getEnumeration())) found.add(((TextMessage) each).getText());
+    }
+    Collections.sort(found);
+    return found;
+  }
+
+  /** A queue: its consumers share what was sent before and after them; a browser takes nothing. */
+  static void queues(String url, String name) throws Exception {
+    try (Connection one = connect(url, "one"); Connection two = connect(url, null)) {
+      Session session = auto(one), other = auto(two);
+      Queue queue = session.createQueue(name);
+      check(browsed(session, queue, null).isEmpty(), "an empty queue");
+      MessageProducer producer = session.createProducer(null), sender = other.createProducer(queue);
+      for (int i = 0; i < 3; i++) {
+        TextMessage message = session.createTextMessage("" + i);
+        message.setIntProperty("n", i);
+        message.setJMSReplyTo(queue);
+        if (i == 1) sender.send(message); else producer.send(queue, message);
+      }
+      check(browsed(other, queue, null).equals(List.of("0", "1", "2")), "all");
+      check(browsed(other, queue, "n > 0").equals(List.of("1", "2")), "selected");
+      MessageConsumer consumer = session.createConsumer(queue);
+      Set<String> seen = new TreeSet<>();
+      for (int i = 0; i < 3; i++) {
+        Message message = consumer.receive(LIMIT_MS);
+        check(message.getJMSDestination().equals(queue) && message.getJMSReplyTo().equals(queue), "of a queue");
+        seen.add(((TextMessage) message).getText());
+      }
+      check(seen.equals(Set.of("0", "1", "2")), "each once");
+      long until = System.currentTimeMillis() + LIMIT_MS; // acknowledgements are on their way
+      while (!browsed(other, queue, null).isEmpty()) check(System.currentTimeMillis() < until, "empty again");
+      consumer.close();
+      sender.send(session.createTextMessage("kept"));
+      check(text(other.createConsumer(queue)).equals("kept"), "a queue outlives its consumers");
     }
   }
 

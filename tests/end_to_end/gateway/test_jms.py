@@ -50,6 +50,10 @@ def test_durable_subscriptions(jms: Jms, port: int, place: Place) -> None:
     jms.run("durable", url(port), place.topic())
 
 
+def test_queues(jms: Jms, port: int, place: Place) -> None:
+    jms.run("queues", url(port), place.topic(partitions=2))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("scenario", ["selecting", "nondurable", "context"])
 def test_consumers(jms: Jms, port: int, place: Place, scenario: str) -> None:

@@ -251,8 +251,7 @@ def test_what_cannot_be_used_is_refused_with_a_reason(place: Place, port: int) -
     with client(port, "app") as connection:
         for address, options, condition in (
             ("nowhere", (), "amqp:not-found"),
-            (topic, Source(capabilities=("queue",)), "amqp:not-implemented"),
-            (f"queue://{topic}", (), "amqp:not-implemented"),
+            (f"queue://{topic}::work", (), "amqp:invalid-field"),
             (f"{topic}?type=none", (), "amqp:invalid-field"),
             (f"{topic}?color=red", (), "amqp:invalid-field"),
             (f"{topic}::", (), "amqp:invalid-field"),

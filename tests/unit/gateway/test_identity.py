@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
 
 from kafkadur.gateway.conditions import Refused
-from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, client_id_of, topic_of
+from kafkadur.gateway.destinations import Destination, destination_of
+from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, client_id_of
 from kafkadur_sharing.definition import SubscriptionType
 
 EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
@@ -18,7 +19,7 @@ OF_CLIENT, GLOBAL = frozenset({"topic", "shared"}), frozenset({"topic", "shared"
 
 def asked(kind: SubscriptionType = EXCLUSIVE, **given: object) -> Asked:
     usual = Asked(
-        topic="t",
+        destination=Destination("t"),
         durable=None,
         shared=None,
         type=kind,
@@ -59,6 +60,7 @@ def asked(kind: SubscriptionType = EXCLUSIVE, **given: object) -> Asked:
         ),
         (replace(PLAIN, address="t::work"), asked(SHARED, durable="work", is_global=True)),
         (replace(PLAIN, address="topic://t"), asked()),
+        (replace(PLAIN, copies=True), asked()),  # durable subscribers of Qpid JMS say so
         (replace(PLAIN, address="t?type=serial"), asked(SubscriptionType.SERIAL, shared="n")),
         (
             replace(PLAIN, address="t::work?type=key-ordered"),
@@ -69,10 +71,13 @@ def asked(kind: SubscriptionType = EXCLUSIVE, **given: object) -> Asked:
             replace(PLAIN, name="s|volatile1", capabilities=OF_CLIENT, no_local=True),
             asked(SHARED, shared="s"),
         ),
-        (replace(PLAIN, name="dur", address=None, capabilities=frozenset()), asked(topic="", durable="dur")),
+        (
+            replace(PLAIN, name="dur", address=None, capabilities=frozenset()),
+            asked(destination=None, durable="dur"),
+        ),
         (
             replace(PLAIN, name="dur|global", address=None, capabilities=frozenset()),
-            asked(topic="", durable="dur", is_global=True),
+            asked(destination=None, durable="dur", is_global=True),
         ),
     ],
 )
@@ -86,8 +91,13 @@ def test_the_subscription_of_a_link(link: ReceivingLink, expected: Asked) -> Non
         (replace(PLAIN, address="t::"), "amqp:invalid-field"),
         (replace(PLAIN, address="t?type=queue"), "amqp:invalid-field"),
         (replace(PLAIN, address="t?priority=1"), "amqp:invalid-field"),
-        (replace(PLAIN, address="queue://t"), "amqp:not-implemented"),
-        (replace(PLAIN, capabilities=frozenset({"queue"})), "amqp:not-implemented"),
+        (replace(PLAIN, address=""), "amqp:invalid-field"),
+        (replace(PLAIN, address="queue://t::work"), "amqp:invalid-field"),
+        (replace(PLAIN, address="queue://t?type=serial"), "amqp:invalid-field"),
+        (replace(PLAIN, address="queue://t", selector="a = 1"), "amqp:not-implemented"),
+        (replace(PLAIN, address="t::queue.t"), "amqp:invalid-field"),
+        (replace(PLAIN, name="queue.t|global", durable=True, capabilities=GLOBAL), "amqp:invalid-field"),
+        (replace(PLAIN, name="queue.t|global", address=None), "amqp:invalid-field"),
         (replace(PLAIN, dynamic=True), "amqp:not-implemented"),
     ],
 )
@@ -103,6 +113,44 @@ def test_a_generated_container_id_is_no_client_id() -> None:
     assert client_id_of("app") == "app"
 
 
-def test_a_topic_may_have_a_scheme() -> None:
-    assert topic_of("topic://t", frozenset()) == topic_of("t", frozenset({"topic"})) == "t"
-    assert topic_of(None, frozenset()) == ""
+QUEUE = Destination("q", is_queue=True)
+
+
+@pytest.mark.parametrize(
+    ("link", "more"),
+    [
+        (replace(PLAIN, address="queue://q"), {}),
+        (replace(PLAIN, address="q", capabilities=frozenset({"queue"}), no_local=True), {}),
+        (replace(PLAIN, address="q", capabilities=frozenset({"queue"}), copies=True), {"browses": True}),
+        (
+            replace(PLAIN, address="queue://q", copies=True, selector="a = 1"),
+            {"browses": True, "selector": "a = 1"},
+        ),
+    ],
+)
+def test_a_link_of_a_queue(link: ReceivingLink, more: dict[str, object]) -> None:
+    assert asked_for(link) == asked(SHARED, destination=QUEUE, is_global=True, **more)
+    assert QUEUE.subscription == "queue.q"
+
+
+@pytest.mark.parametrize(
+    ("address", "capabilities", "kind", "expected"),
+    [
+        ("t", frozenset[str](), None, Destination("t")),
+        ("topic://t", frozenset({"queue"}), 0, Destination("t")),
+        ("q", frozenset({"queue"}), None, QUEUE),
+        ("q", frozenset[str](), 0, QUEUE),
+        ("q", frozenset[str](), 1, Destination("q")),
+        ("queue://q", frozenset({"topic"}), 1, QUEUE),
+    ],
+)
+def test_destinations(
+    address: str, capabilities: frozenset[str], kind: object, expected: Destination
+) -> None:
+    assert destination_of(address, capabilities, kind) == expected
+
+
+def test_destinations_that_are_refused() -> None:
+    for address, kind in ((None, None), ("", 0), ("t", 2), ("t", 3)):
+        with pytest.raises(Refused):
+            destination_of(address, kind=kind)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Message
 
+from kafkadur.gateway.destinations import Destination
 from kafkadur.gateway.records import BODY_HEADER, NUMBERS_HEADER, to_message
 
 HEADERS = st.lists(
@@ -32,7 +33,14 @@ def decoded(value: bytes | None, headers: list[tuple[str, bytes | None]]) -> Mes
     """Make a message of a record, and read it as a client does."""
     message = Message()
     message.decode(
-        to_message(topic="t", value=value, headers=headers, timestamp_ms=1, attempt=1, redelivered=False)
+        to_message(
+            destination=Destination("t"),
+            value=value,
+            headers=headers,
+            timestamp_ms=1,
+            attempt=1,
+            redelivered=False,
+        )
     )
     return message
 

@@ -1,0 +1,72 @@
+"""The topics and queues in Kafka: whether there are any, and the subscriptions of queues."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from kafkadur.aio.connection import Connection
+from kafkadur.gateway.destinations import Destination
+from kafkadur.gateway.options import GatewaySettings
+from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.errors import IllegalState, InvalidDestination
+from kafkadur_sharing.names import validate_topic
+
+#: Seconds for which the answer is kept that a topic exists.
+_KNOWN_S: Final = 5.0
+#: Seconds for which the answer is kept that there is no such topic, and how many answers are kept.
+_UNKNOWN_S, _MOST_KNOWN = 1.0, 10_000
+
+
+class Nodes:
+    """Looks destinations up, and makes queues. Used in one event loop."""
+
+    def __init__(self, host: Connection, topics: Topics, options: GatewaySettings) -> None:
+        """`host` is the connection without a client id, to which queues belong."""
+        self._host = host
+        self._topics = topics
+        self._options = options
+        #: destinations that were found: when (monotonic seconds), and their partitions
+        self._known: dict[Destination, tuple[float, int]] = {}
+
+    async def partitions(self, destination: Destination) -> int:
+        """Return the number of partitions of a destination; 0: there is no such topic.
+
+        Makes a queue whose topic exists. Raises `KafkaUnavailable`, and errors of `Connection.create`.
+        """
+        if validate_topic(destination.topic).startswith("__"):
+            return 0  # Kafka's own
+        found_at, count = self._known.get(destination, (float("-inf"), 0))
+        if time.monotonic() - found_at < (_KNOWN_S if count else _UNKNOWN_S):
+            return count
+        try:
+            count = (await asyncio.to_thread(self._topics.describe, destination.topic)).partitions
+        except InvalidDestination:
+            count = 0
+        if count and destination.is_queue:
+            await self._make_queue(destination)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[destination] = time.monotonic(), count
+        return count
+
+    async def _make_queue(self, queue: Destination) -> None:
+        """Create the subscription of a queue if there is none: it has all messages of its topic."""
+        if await self._host.known(queue.subscription) is not None:
+            return
+        redelivery = self._options.redelivery
+        try:
+            if redelivery is None:
+                await self._host.create(queue.subscription, queue.topic, start="earliest")
+            else:
+                await self._host.create(
+                    queue.subscription, queue.topic, start="earliest", redelivery=redelivery
+                )
+        except IllegalState:
+            if await self._host.known(queue.subscription) is None:
+                raise  # else another gateway was faster
+
+    def close(self) -> None:
+        """Close the client."""
+        self._topics.close()
