@@ -57,8 +57,8 @@ class TopicAdmin(Topics):
         """
         self._create(validate_topic(name), partitions, replicas, config or {})
 
-    def ensure(self, name: str, *, config: Mapping[str, str]) -> None:
-        """Create a topic of kafkadur itself, with one partition, if it does not exist.
+    def ensure(self, name: str, *, config: Mapping[str, str], partitions: int = 1) -> None:
+        """Create a topic of kafkadur itself if it does not exist.
 
         Another process may create it at the same time. Raises `IllegalState` if Kafka does not accept a
         value.
@@ -67,7 +67,7 @@ class TopicAdmin(Topics):
             self.describe(name)
         except InvalidDestination:
             try:
-                self._create(name, 1, -1, config)
+                self._create(name, partitions, -1, config)
             except IllegalState as error:
                 try:
                     self.describe(name)  # another process may have created it just now

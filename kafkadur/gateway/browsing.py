@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import Message
 from proton import Link
@@ -18,13 +18,13 @@ from kafkadur.admin.inspector import Inspector
 from kafkadur.admin.peek import Peeked
 from kafkadur.aio.connection import Connection
 from kafkadur.gateway.conditions import INTERNAL_ERROR, RESOURCE_LIMIT, Refused, refused
-from kafkadur.gateway.destinations import Destination, no_topic
+from kafkadur.gateway.destinations import Destination, not_found
 from kafkadur.gateway.identity import Asked
 from kafkadur.gateway.links import LinkEngine, LinkToClient
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.records import to_message
-from kafkadur.message.headers import decode
-from kafkadur.message.times import now_ms
+from kafkadur.gateway.temporary import headers_of
+from kafkadur.message.times import now_ms, of_headers
 from kafkadur.settings import Settings
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import KafkadurError
@@ -68,7 +68,7 @@ class Browsers:
 
         Raises as `Inspector.peek`.
         """
-        chosen = Definition(type=SubscriptionType.SHARED, topic=queue.topic, selector=selector)
+        chosen = Definition(type=SubscriptionType.SHARED, topic=queue.name, selector=selector)
         takes = selected_by(chosen)
         for each in self._inspector.peek(self._inspector.key(queue.subscription)):
             if _is_shown(each) and (takes is None or takes(each.message)):
@@ -81,17 +81,9 @@ class Browsers:
 
 
 def _is_shown(peeked: Peeked) -> bool:
-    """Whether a browser shows a message: not one that waits for its delivery time, or has expired."""
-    due = peeked.explanation.due
-    if due is not None and due > now_ms():
-        return False
-    expiration = decode(_headers(peeked.message)).fields.expiration
-    return expiration is None or expiration > now_ms()
-
-
-def _headers(message: Message) -> Iterable[tuple[str, bytes | None]]:
-    headers: Any = message.headers() or ()  # the stub has another type
-    return cast("Iterable[tuple[str, bytes | None]]", headers)
+    """Whether a browser shows a message: not one that waits for its time, or has expired."""
+    due, times, now = peeked.explanation.due, of_headers(peeked.message.headers()), now_ms()
+    return (due is None or due <= now) and (times is None or times.allow(now))
 
 
 def _first(messages: Iterable[Message], most: int) -> Sequence[Message]:
@@ -121,7 +113,7 @@ class Browsing(LinkToClient):
         """Answer the client's attach; raises `Refused`, `InvalidSelector` and errors of making the queue."""
         parse_selector(self._selector)
         if not await self._nodes.partitions(self._queue):
-            raise no_topic(self._queue)
+            raise not_found(self._queue)
         if self._ended:
             return
         self._browsers.begin()
@@ -158,10 +150,10 @@ class Browsing(LinkToClient):
                 else:
                     await self._changed.wait()
         except KafkadurError as error:
-            _log.info("a browser of %s ends: %s", self._queue.topic, error)
+            _log.info("a browser of %s ends: %s", self._queue.name, error)
             self.refuse(refused(error))
         except Exception:  # noqa: BLE001 - any defect: the client learns of it
-            _log.exception("a browser of %s met a defect", self._queue.topic)
+            _log.exception("a browser of %s met a defect", self._queue.name)
             self.refuse(Refused(INTERNAL_ERROR, "The gateway met a defect; its log says which."))
 
     def _send(self, messages: Sequence[Message]) -> None:
@@ -170,7 +162,7 @@ class Browsing(LinkToClient):
             encoded = to_message(
                 destination=self._queue,
                 value=message.value(),
-                headers=_headers(message),
+                headers=headers_of(message),
                 timestamp_ms=message.timestamp()[1],
                 attempt=1,
                 redelivered=False,

@@ -26,6 +26,7 @@ from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.gateway.publishing import Load, Publishing
 from kafkadur.gateway.records import Sender as SendingConnection
+from kafkadur.gateway.temporary import Room
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur_sharing.errors import ConnectionClosed, InvalidClientId, KafkadurError
 from kafkadur_sharing.names import validate_client_id
@@ -94,6 +95,7 @@ class Client:
         self._opened.add_done_callback(_heard)
         self._tasks: set[asyncio.Task[None]] = set()
         self._load = Load()
+        self._room = Room()
         #: sessions that a client has begun before the connection was open here
         self._begun: list[Session] = []
         #: links whose attach has come and whose end has not
@@ -290,8 +292,9 @@ class Client:
             ),
             engine=self._engine,
             producer=self._services.producer,
-            partitions=self._services.nodes.partitions,
+            nodes=self._services.nodes,
             load=self._load,
+            room=self._room,
             most_bytes=self._services.options.most_message_bytes,
         )
         self._publishing[link] = publishing
@@ -317,7 +320,7 @@ class Client:
     def _serving(self, link: Sender, asked: Asked) -> LinkToClient:
         """Return what serves a link to the client."""
         services, engine = self._services, self._engine
-        if asked.destination is None:
+        if asked.destination is None and asked.makes is None:
             return Unsubscribing(link, asked.durable or "", engine=engine)
         if asked.browses:
             return Browsing(link, asked, engine=engine, nodes=services.nodes, browsers=services.browsers)
@@ -326,6 +329,7 @@ class Client:
             asked,
             engine=engine,
             nodes=services.nodes,
+            room=self._room,
             counts_released=services.options.counts_released,
             redelivery=services.options.redelivery,
             most_bytes=services.options.most_unsettled_bytes,

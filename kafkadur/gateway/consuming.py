@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeAlias
 
 import proton
 from proton import Link, Terminus
@@ -15,13 +15,15 @@ from proton import Link, Terminus
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.subscription import Subscription
 from kafkadur.consumer.delivery import Batch, Delivery
+from kafkadur.fetch.filtering import taking
 from kafkadur.gateway.conditions import INTERNAL_ERROR, NOT_FOUND, Refused, refused
-from kafkadur.gateway.destinations import Destination, no_topic
+from kafkadur.gateway.destinations import Destination, not_found
 from kafkadur.gateway.identity import Asked
 from kafkadur.gateway.links import LinkEngine, LinkToClient
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.records import to_message
-from kafkadur_sharing.definition import SubscriptionType
+from kafkadur.gateway.temporary import Room, Temporary, TemporaryConsumer, TemporaryDelivery
+from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import (
     AlreadySettled,
     ConnectionClosed,
@@ -31,6 +33,7 @@ from kafkadur_sharing.errors import (
 )
 from kafkadur_sharing.numbers import MOST_RECORDS
 from kafkadur_sharing.redelivery_policy import Redelivery
+from kafkadur_sharing.selector import parse_selector
 
 _log = logging.getLogger("kafkadur.gateway")
 
@@ -52,6 +55,10 @@ _LOOK_EVERY_S: Final = 0.1
 _UNCONFIRMED: Final = 1_000
 
 
+#: Messages that were received together.
+_Received: TypeAlias = "Batch | Sequence[TemporaryDelivery]"
+
+
 class Consuming(LinkToClient):
     """One consumer of a subscription."""
 
@@ -62,11 +69,14 @@ class Consuming(LinkToClient):
         *,
         engine: LinkEngine,
         nodes: Nodes,
+        room: Room,
         counts_released: bool,
         redelivery: Redelivery | None,
         most_bytes: int,
     ) -> None:
-        """`nodes` makes queues. `counts_released`: a message that a client releases counts as an attempt.
+        """`nodes` makes queues, `room` is of the connection.
+
+        `counts_released`: a message that a client releases counts as an attempt.
 
         `redelivery`: the policy of a subscription that is created. `most_bytes`: of messages that the client
         has and has not settled.
@@ -76,17 +86,20 @@ class Consuming(LinkToClient):
         self._redelivery = redelivery
         self._most_bytes = most_bytes
         self._asked = asked
-        assert asked.destination is not None  # noqa: S101 - only an unsubscribing link has none
-        self._destination = asked.destination
+        #: empty: it is to be made
+        self._destination = asked.destination or Destination("")
+        self._room = room
+        #: the temporary destination that this link has made, and that ends with it
+        self._made: Temporary | None = None
         self._counts_released = counts_released
         self._connection: Connection | None = None
-        self._subscription: Subscription | None = None
+        self._subscription: Subscription | TemporaryConsumer | None = None
         self._delivering: asyncio.Task[None] | None = None
         #: set when credit, drain mode or the socket may have changed
         self._changed = asyncio.Event()
         self._tags = itertools.count(1)
         #: messages that the client has and has not settled, by the tag of their delivery
-        self._unsettled: dict[str, Delivery] = {}
+        self._unsettled: dict[str, Delivery | TemporaryDelivery] = {}
         self._window = _FIRST_WINDOW
         #: whether the client's attach was accepted, and its link not ended by the gateway since
         self._accepted = False
@@ -96,11 +109,36 @@ class Consuming(LinkToClient):
 
     async def attach(self, connection: Connection) -> None:
         """Attach to the subscription, and answer the client's attach; raises errors of `subscribe`."""
-        asked, destination = self._asked, self._destination
+        subscription = await self._subscribe(connection)
+        if self._ended:  # the link has ended meanwhile: it must not be used
+            self.end()
+            await _left(subscription)
+            return
+        self._connection, self._subscription, self._accepted = connection, subscription, True
+        link = self._link
+        link.source.copy(link.remote_source)
+        link.target.copy(link.remote_target)
+        if self._made is not None:
+            link.source.address = self._made.destination.name
+        link.snd_settle_mode = Link.SND_SETTLED if self._presettled else Link.SND_UNSETTLED
+        link.rcv_settle_mode = Link.RCV_FIRST
+        link.open()
+        self._fit_window()
+        self._delivering = asyncio.create_task(self._deliver(subscription))
+        self._engine.soon()
+
+    async def _subscribe(self, connection: Connection) -> Subscription | TemporaryConsumer:
+        asked = self._asked
+        if asked.makes is not None:
+            self._made = await self._nodes.temporary.make(asked.makes, self._room)
+            self._destination = self._made.destination
+        destination = self._destination
+        if destination.is_temporary:
+            return self._consume_temporary(connection)
         if destination.is_queue and not await self._nodes.partitions(destination):
-            raise no_topic(destination)
-        subscription = await connection.subscribe(
-            destination.topic,
+            raise not_found(destination)
+        return await connection.subscribe(
+            destination.name,
             type=asked.type,
             durable=destination.subscription if destination.is_queue else asked.durable,
             shared=asked.shared,
@@ -112,19 +150,15 @@ class Consuming(LinkToClient):
             redelivery=self._redelivery,
             on_change="replace" if asked.replaces else None,  # as JMS says (U4, S3)
         )
-        if self._ended:  # the link has ended meanwhile: it must not be used
-            await _left(subscription)
-            return
-        self._connection, self._subscription, self._accepted = connection, subscription, True
-        link = self._link
-        link.source.copy(link.remote_source)
-        link.target.copy(link.remote_target)
-        link.snd_settle_mode = Link.SND_SETTLED if self._presettled else Link.SND_UNSETTLED
-        link.rcv_settle_mode = Link.RCV_FIRST
-        link.open()
-        self._fit_window()
-        self._delivering = asyncio.create_task(self._deliver(subscription))
-        self._engine.soon()
+
+    def _consume_temporary(self, connection: Connection) -> TemporaryConsumer:
+        asked = self._asked
+        parse_selector(asked.selector)
+        wanted = Definition(
+            type=SubscriptionType.EXCLUSIVE, topic="-", selector=asked.selector, no_local=asked.no_local
+        )
+        takes = taking(wanted, client_id=connection.settings.client_id, connection_id=connection.id)
+        return self._nodes.temporary.consume(self._destination, self._room, takes)
 
     # -- what the client says
 
@@ -153,7 +187,7 @@ class Consuming(LinkToClient):
         self._fit_window()
         self._engine.soon()
 
-    def _settle(self, delivery: Delivery, disposition: proton.Delivery) -> None:
+    def _settle(self, delivery: Delivery | TemporaryDelivery, disposition: proton.Delivery) -> None:
         state, remote = disposition.remote_state, disposition.remote
         if state == proton.Delivery.ACCEPTED:
             delivery.ack_nowait()
@@ -181,20 +215,20 @@ class Consuming(LinkToClient):
 
     # -- delivering
 
-    async def _deliver(self, subscription: Subscription) -> None:
+    async def _deliver(self, subscription: Subscription | TemporaryConsumer) -> None:
         try:
             while not subscription.is_stopping:
                 await self._deliver_some(subscription)
         except ConnectionClosed:
             return
         except KafkadurError as error:
-            _log.warning("a consumer of %s ends: %s", self._destination.topic, error)
+            _log.warning("a consumer of %s ends: %s", self._destination.name, error)
             self.refuse(refused(error))
         except Exception:  # noqa: BLE001 - any defect: the client learns of it
-            _log.exception("a consumer of %s met a defect", self._destination.topic)
+            _log.exception("a consumer of %s met a defect", self._destination.name)
             self.refuse(Refused(INTERNAL_ERROR, "The gateway met a defect; its log says which."))
 
-    async def _deliver_some(self, subscription: Subscription) -> None:
+    async def _deliver_some(self, subscription: Subscription | TemporaryConsumer) -> None:
         self._changed.clear()
         link = self._link
         most = min(link.credit, _AT_ONCE)
@@ -214,15 +248,15 @@ class Consuming(LinkToClient):
             await self._send(batch)
             await asyncio.sleep(0)  # other links have their turn
 
-    async def _available(self, subscription: Subscription, most: int) -> Batch | None:
+    async def _available(self, subscription: Subscription | TemporaryConsumer, most: int) -> _Received | None:
         """Receive what waits; None if nothing does, or if Kafka does not tell in time."""
         try:
             return await subscription.receive_available(most, _DRAIN_S)
         except KafkaUnavailable as error:
-            _log.info("a drain of %s is answered without certainty: %s", self._destination.topic, error)
+            _log.info("a drain of %s is answered without certainty: %s", self._destination.name, error)
             return None
 
-    async def _unless_changed(self, receiving: Coroutine[Any, Any, Batch | None]) -> Batch | None:
+    async def _unless_changed(self, receiving: Coroutine[Any, Any, _Received | None]) -> _Received | None:
         """Receive until the client says something else; None then."""
         task = asyncio.create_task(receiving)
         change = asyncio.create_task(self._changed.wait())
@@ -239,7 +273,7 @@ class Consuming(LinkToClient):
                 raise
             return None
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: _Received) -> None:
         link, size = self._link, 0
         for delivery in batch:
             if size > _WRITE_BYTES:
@@ -288,6 +322,9 @@ class Consuming(LinkToClient):
     def end(self) -> None:
         """The link must not be used any more; `close` or `lose` follows."""
         super().end()
+        if self._made is not None:
+            self._nodes.temporary.end(self._made)
+            self._made = None
         if self._delivering is not None:
             self._delivering.cancel()
 
@@ -351,7 +388,7 @@ class Unsubscribing(LinkToClient):
             await self._connection.unsubscribe(self._name)
 
 
-def _encoded(delivery: Delivery, destination: Destination) -> bytes | None:
+def _encoded(delivery: Delivery | TemporaryDelivery, destination: Destination) -> bytes | None:
     """Return a message as AMQP encodes it; None for one that cannot be encoded: it becomes a dead letter."""
     try:
         return to_message(
@@ -369,7 +406,7 @@ def _encoded(delivery: Delivery, destination: Destination) -> bytes | None:
         return None
 
 
-async def _left(subscription: Subscription) -> None:
+async def _left(subscription: Subscription | TemporaryConsumer) -> None:
     """Close a subscription; acknowledgements that failed are of messages that come again."""
     with contextlib.suppress(LeaseLost):
         await subscription.close()

@@ -1,19 +1,26 @@
 """The topics and queues that clients name, by address and capability. No I/O.
 
-A queue is a topic of its name with one durable subscription that all its consumers share (`queue.NAME`).
+A queue is a topic of its name with one durable subscription that all its consumers share (`queue.NAME`). The
+address of a temporary destination says which gateway has it (`temporary.py`).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from kafkadur.gateway.conditions import INVALID_FIELD, NOT_FOUND, NOT_IMPLEMENTED, Refused
+from kafkadur.gateway.conditions import INVALID_FIELD, NOT_FOUND, Refused
+from kafkadur_sharing.names import TEMPORARY_PREFIX
 
 #: Beginning of the names of the subscriptions of queues; others without a client id must not begin so.
 QUEUE_PREFIX: Final = "queue."
 _TOPIC, _QUEUE = "topic://", "queue://"
+_TEMPORARY: Final = re.compile(
+    re.escape(TEMPORARY_PREFIX)
+    + r"(?P<kind>queue|topic)\.(?P<partition>\d{1,4})\.(?P<gateway>[0-9a-f]{12})\.\d+"
+)
 
 
 class Kind(IntEnum):
@@ -29,19 +36,24 @@ class Kind(IntEnum):
 class Destination:
     """A place to which clients send, and from which they receive."""
 
-    #: of the topic in Kafka
-    topic: str
-    is_queue: bool = False
+    #: of the topic in Kafka, except of a temporary destination
+    name: str
+    kind: Kind = Kind.TOPIC
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether it is a queue in Kafka."""
+        return self.kind is Kind.QUEUE
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it ends with the link of a client."""
+        return self.kind in {Kind.TEMPORARY_QUEUE, Kind.TEMPORARY_TOPIC}
 
     @property
     def subscription(self) -> str:
         """Name of the durable subscription of a queue."""
-        return QUEUE_PREFIX + self.topic
-
-    @property
-    def kind(self) -> Kind:
-        """Its kind, as annotations of messages name it."""
-        return Kind.QUEUE if self.is_queue else Kind.TOPIC
+        return QUEUE_PREFIX + self.name
 
 
 def destination_of(
@@ -49,18 +61,18 @@ def destination_of(
 ) -> Destination:
     """Return the destination that an address means; raises `Refused`.
 
-    The prefix `queue://` or `topic://` decides, else a capability of the link, else the kind that a message
-    is annotated with; without any of them it is a topic.
+    The prefix of the address decides, else a capability of the link, else the kind that a message is
+    annotated with; without any of them it is a topic.
     """
     text = address or ""
     if not text:
         raise Refused(INVALID_FIELD, "The message or the link names no address.")
-    if kind in {Kind.TEMPORARY_QUEUE, Kind.TEMPORARY_TOPIC}:
-        raise Refused(NOT_IMPLEMENTED, "The gateway has no temporary destinations yet.")
+    if found := _TEMPORARY.fullmatch(text):
+        return Destination(text, Kind.TEMPORARY_QUEUE if found["kind"] == "queue" else Kind.TEMPORARY_TOPIC)
     is_queue = "queue" in capabilities or kind == Kind.QUEUE
     if text.startswith((_QUEUE, _TOPIC)):
         is_queue = text.startswith(_QUEUE)
-    return Destination(name_in(text), is_queue)
+    return Destination(name_in(text), Kind.QUEUE if is_queue else Kind.TOPIC)
 
 
 def name_in(address: str) -> str:
@@ -68,6 +80,21 @@ def name_in(address: str) -> str:
     return address.removeprefix(_QUEUE).removeprefix(_TOPIC)
 
 
-def no_topic(destination: Destination) -> Refused:
-    """Return the refusal of a destination whose topic does not exist."""
-    return Refused(NOT_FOUND, f"There is no topic {destination.topic!r}. Create it in Kafka.")
+def temporary(kind: Kind, *, partition: int, gateway: str, number: int) -> Destination:
+    """Return a temporary destination of a gateway, whose messages are in a partition."""
+    word = "queue" if kind is Kind.TEMPORARY_QUEUE else "topic"
+    return Destination(f"{TEMPORARY_PREFIX}{word}.{partition}.{gateway}.{number}", kind)
+
+
+def home_of(destination: Destination) -> tuple[int, str]:
+    """Return the partition and the gateway of a temporary destination."""
+    found = _TEMPORARY.fullmatch(destination.name)
+    assert found is not None  # noqa: S101 - `destination_of` has seen it
+    return int(found["partition"]), found["gateway"]
+
+
+def not_found(destination: Destination) -> Refused:
+    """Return the refusal of a destination that does not exist."""
+    if destination.is_temporary:
+        return Refused(NOT_FOUND, f"The temporary destination {destination.name!r} has ended.")
+    return Refused(NOT_FOUND, f"There is no topic {destination.name!r}. Create it in Kafka.")

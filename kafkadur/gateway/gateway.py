@@ -15,6 +15,8 @@ from kafkadur.gateway.client import Client
 from kafkadur.gateway.engine import Engine
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.options import GatewaySettings
+from kafkadur.gateway.temporary import TemporaryDestinations
+from kafkadur.gateway.temporary_reader import TemporaryReader
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur.settings import Settings
 from kafkadur_coordinators.topics import Topics
@@ -121,7 +123,8 @@ class Gateway:
         largest = {"message.max.bytes": options.most_message_bytes + _HEADER_BYTES}
         self._producer = ForwardingProducer({**largest, **settings.kafka}, None, self._host.id)
         topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
-        self._nodes = Nodes(self._host, topics, options)
+        temporary = TemporaryDestinations(TemporaryReader(settings.kafka, settings.namespace, topics))
+        self._nodes = Nodes(self._host, topics, options, temporary)
         self._browsers = Browsers(settings)
         try:
             self._server = await asyncio.get_running_loop().create_server(
@@ -172,7 +175,7 @@ class Gateway:
         if self._producer is not None:
             await asyncio.to_thread(self._flush)
         if self._nodes is not None:
-            self._nodes.close()
+            await self._nodes.close()
         if self._browsers is not None:
             await asyncio.to_thread(self._browsers.close)
         if self._host is not None:

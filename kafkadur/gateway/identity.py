@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from kafkadur.gateway.conditions import INVALID_FIELD, NOT_IMPLEMENTED, Refused
-from kafkadur.gateway.destinations import QUEUE_PREFIX, Destination, destination_of
+from kafkadur.gateway.destinations import QUEUE_PREFIX, Destination, Kind, destination_of
 from kafkadur_sharing.definition import SubscriptionType
 
 #: Link names of shared consumers of Qpid JMS: the name of the subscription, a bar, and one of these.
@@ -44,7 +44,7 @@ class ReceivingLink:
 class Asked:
     """The subscription that a link asks for."""
 
-    #: None for a null source
+    #: None for a null source, and where the gateway is to make one
     destination: Destination | None
     #: the name of a durable subscription, or of a shared non-durable one; at most one of them
     durable: str | None
@@ -58,6 +58,8 @@ class Asked:
     no_local: bool
     #: whether the messages of a queue are only shown
     browses: bool = False
+    #: the kind of the temporary destination that is to be made
+    makes: Kind | None = None
 
 
 def client_id_of(container_id: str) -> str | None:
@@ -67,11 +69,13 @@ def client_id_of(container_id: str) -> str | None:
 
 def asked_for(link: ReceivingLink) -> Asked:
     """Return the subscription that a link asks for; raises `Refused`."""
+    if link.dynamic:
+        return _of_temporary(link, None)
     destination, options, shared_name = _parsed(link)
-    if destination is not None and destination.is_queue:
+    if destination is not None and destination.kind is not Kind.TOPIC:
         if options or shared_name is not None:
-            raise Refused(INVALID_FIELD, f"The address {link.address} of a queue has more than its name.")
-        return _of_queue(link, destination)
+            raise Refused(INVALID_FIELD, f"The address {link.address} has more than the name of its queue.")
+        return _of_queue(link, destination) if destination.is_queue else _of_temporary(link, destination)
     shared = "shared" in link.capabilities or shared_name is not None
     name, is_global = link.name, shared_name is not None
     if shared_name is None and (link.address is None or shared):
@@ -106,7 +110,7 @@ def _of_queue(link: ReceivingLink, queue: Destination) -> Asked:
     if link.selector and not link.copies:
         raise Refused(
             NOT_IMPLEMENTED,
-            f"A consumer of the queue {queue.topic!r} asks for a selector, and all consumers of a queue have "
+            f"A consumer of the queue {queue.name!r} asks for a selector, and all consumers of a queue have "
             "one subscription: use shared durable subscriptions of a topic, each with a selector.",
         )
     return Asked(
@@ -122,10 +126,28 @@ def _of_queue(link: ReceivingLink, queue: Destination) -> Asked:
     )
 
 
+def _of_temporary(link: ReceivingLink, destination: Destination | None) -> Asked:
+    """Return what a consumer of a temporary destination asks for; None: it is to be made."""
+    return Asked(
+        destination=destination,
+        durable=None,
+        shared=None,
+        type=SubscriptionType.EXCLUSIVE,
+        is_global=False,
+        replaces=False,
+        selector=link.selector,
+        no_local=link.no_local,
+        makes=kind_to_make(link.capabilities) if destination is None else None,
+    )
+
+
+def kind_to_make(capabilities: frozenset[str]) -> Kind:
+    """Return which kind of temporary destination a link asks for."""
+    return Kind.TEMPORARY_TOPIC if "temporary-topic" in capabilities else Kind.TEMPORARY_QUEUE
+
+
 def _parsed(link: ReceivingLink) -> tuple[Destination | None, dict[str, str], str | None]:
     """Return destination, options, and the name of a shared durable subscription that an address has."""
-    if link.dynamic:
-        raise Refused(NOT_IMPLEMENTED, "The gateway has no temporary destinations yet.")
     if link.address is None:
         return None, {}, None
     path, _, query = link.address.partition("?")

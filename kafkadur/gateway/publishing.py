@@ -6,16 +6,19 @@ import asyncio
 import logging
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import proton
 from proton import Condition, Link, Receiver, Terminus
 
 from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, NOT_IMPLEMENTED, Refused, refused
-from kafkadur.gateway.destinations import Destination, destination_of, no_topic
+from kafkadur.gateway.destinations import Destination, destination_of, not_found
+from kafkadur.gateway.identity import kind_to_make
 from kafkadur.gateway.links import LinkEngine, capabilities_of, refuse
+from kafkadur.gateway.nodes import Nodes, Place
 from kafkadur.gateway.records import Outgoing, Sender, to_record
+from kafkadur.gateway.temporary import TO_HEADER, Room, Temporary
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur.producer.receipt import Receipt
 from kafkadur_sharing.errors import KafkadurError
@@ -69,24 +72,28 @@ class Publishing:
         *,
         engine: LinkEngine,
         producer: ForwardingProducer,
-        partitions: Callable[[Destination], Awaitable[int]],
+        nodes: Nodes,
         load: Load,
+        room: Room,
         most_bytes: int,
     ) -> None:
-        """`partitions` counts those of a destination (0: there is none); `most_bytes`: of a message."""
+        """`nodes` finds destinations; `load` and `room` are of the connection; `most_bytes`: of a message."""
         self._link = link
         self._sender = sender
         self._engine = engine
         self._producer = producer
-        self._partitions = partitions
+        self._nodes = nodes
         self._load = load
+        self._room = room
+        #: the temporary destination that this link has made, and that ends with it
+        self._made: Temporary | None = None
         self._most_bytes = most_bytes
         #: None: each message says where it is to be sent
         self._destination: Destination | None = None
         #: decides which partition of a topic this link writes to
-        self._place = zlib.crc32(f"{sender.connection_id}/{link.name}".encode())
-        #: the partition that this link writes to: messages of one link stay in order
-        self._known: dict[Destination, int] = {}
+        self._number = zlib.crc32(f"{sender.connection_id}/{link.name}".encode())
+        #: the partitions that this link writes to: its messages stay in order
+        self._known: dict[Destination, Place] = {}
         #: messages that wait for the answer whether a topic exists, in order, and the task that sends them
         self._waiting: deque[tuple[proton.Delivery, Outgoing, Destination, int]] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -99,18 +106,22 @@ class Publishing:
         link = self._link
         if link.remote_target.type == Terminus.COORDINATOR:
             raise Refused(NOT_IMPLEMENTED, "The gateway has no transactions yet. Use a session without.")
-        if link.remote_target.dynamic:
-            raise Refused(NOT_IMPLEMENTED, "The gateway has no temporary destinations yet.")
         address = link.remote_target.address
         capabilities = capabilities_of(link.remote_target)
-        if address is not None:
+        if link.remote_target.dynamic:
+            self._made = await self._nodes.temporary.make(kind_to_make(capabilities), self._room)
+            self._destination = self._made.destination
+        elif address is not None:
             self._destination = destination_of(address, capabilities)
             if not await self._is_known(self._destination):
-                raise no_topic(self._destination)
+                raise not_found(self._destination)
         if self._ended:  # the link has ended meanwhile: it must not be used
+            self.end()
             return
         link.source.copy(link.remote_source)
         link.target.copy(link.remote_target)
+        if self._made is not None:
+            link.target.address = self._made.destination.name
         link.rcv_settle_mode = Link.RCV_FIRST
         link.max_message_size = self._most_bytes
         link.open()
@@ -118,8 +129,8 @@ class Publishing:
         self._engine.soon()
 
     async def _is_known(self, destination: Destination) -> bool:
-        if destination not in self._known and (count := await self._partitions(destination)):
-            self._known[destination] = self._place % count
+        if destination not in self._known and (place := await self._nodes.place(destination, self._number)):
+            self._known[destination] = place
         return destination in self._known
 
     # -- messages
@@ -146,6 +157,8 @@ class Publishing:
         try:
             record = to_record(encoded, self._sender)
             to = self._destination or destination_of(record.address, kind=record.kind)
+            if to.is_temporary and not self._nodes.temporary.exists(to):
+                raise not_found(to)
         except Refused as error:
             self._reject(delivery, error)
         except KafkadurError as error:
@@ -173,7 +186,7 @@ class Publishing:
                         self._send(delivery, record, to, size)
                     else:
                         self._load.end(size)
-                        self._reject(delivery, no_topic(to))
+                        self._reject(delivery, not_found(to))
                 self._waiting.popleft()
         finally:
             self._sending = None
@@ -189,13 +202,17 @@ class Publishing:
             else:
                 raise error
 
+        place, headers = self._known[to], record.headers
+        in_place = record.group is None or to.is_temporary
+        if to.is_temporary:
+            headers = [*headers, (TO_HEADER, to.name.encode())]
         try:
             sending = self._producer.forward(
-                to.topic,
+                place.topic,
                 record.value,
-                headers=record.headers,
+                headers=headers,
                 key=record.group,
-                partition=self._known[to] if record.group is None else None,
+                partition=place.partition if in_place else None,
             )
         except KafkadurError as error:
             self._load.end(size)
@@ -232,9 +249,12 @@ class Publishing:
         if self._ended:
             return
         refuse(self._link, error)
-        self._ended = True
+        self.end()
         self._engine.soon()
 
     def end(self) -> None:
         """The link has ended: messages that have come are written, and nobody is told."""
         self._ended = True
+        if self._made is not None:
+            self._nodes.temporary.end(self._made)
+            self._made = None

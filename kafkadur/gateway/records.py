@@ -161,7 +161,7 @@ def to_message(
     message.correlation_id = fields.correlation_id
     message.subject = fields.type
     message.creation_time = timestamp_ms / 1000
-    message.address = _read(raw.get(DESTINATION_HEADER)) or destination.topic
+    message.address = _read(raw.get(DESTINATION_HEADER)) or destination.name
     message.reply_to = _read(raw.get(REPLY_TO_HEADER))
     message.delivery_count = max(attempt - 1, int(redelivered))
     if fields.expiration is not None:

@@ -76,7 +76,8 @@ JOURNAL_PREFIX = "kafkadur.journal."
 TRANSACTIONS_PREFIX = "kafkadur.transactions."
 HISTORY_PREFIX = "kafkadur.history."
 WAKING_PREFIX = "kafkadur.waking."
-_OWN_PREFIXES = (JOURNAL_PREFIX, TRANSACTIONS_PREFIX, HISTORY_PREFIX, WAKING_PREFIX)
+TEMPORARY_PREFIX = "kafkadur.temporary."
+_OWN_PREFIXES = (JOURNAL_PREFIX, TRANSACTIONS_PREFIX, HISTORY_PREFIX, WAKING_PREFIX, TEMPORARY_PREFIX)
 
 
 def validate_subscribed_topic(topic: object) -> str:

@@ -16,6 +16,8 @@ import jakarta.jms.Queue;
 import jakarta.jms.QueueBrowser;
 import jakarta.jms.Session;
 import jakarta.jms.StreamMessage;
+import jakarta.jms.TemporaryQueue;
+import jakarta.jms.TemporaryTopic;
 import jakarta.jms.TextMessage;
 import jakarta.jms.Topic;
 import java.util.ArrayList;
@@ -42,6 +44,7 @@ public class Scenarios {
       case "acknowledging" -> acknowledging(a[1], a[2], Integer.parseInt(a[3]));
       case "listening" -> listening(a[1], a[2], a[3]);
       case "queues" -> queues(a[1], a[2]);
+      case "asking" -> asking(a[1], a[2], a[3]);
       case "context" -> context(a[1], a[2]);
       case "publish" -> publish(a[1], a[2], Integer.parseInt(a[3]));
       case "work" -> work(a[1], a[2], Integer.parseInt(a[3]));
@@ -397,6 +400,58 @@ public class Scenarios {
       consumer.close();
       sender.send(session.createTextMessage("kept"));
       check(text(other.createConsumer(queue)).equals("kept"), "a queue outlives its consumers");
+    }
+  }
+
+  /** Request and reply by a temporary queue, at two gateways; the queue ends with its connection. */
+  static void asking(String url, String second, String name) throws Exception {
+    try (Connection answering = connect(second, null)) {
+      Session server = auto(answering);
+      MessageProducer replier = server.createProducer(null);
+      server.createConsumer(server.createQueue(name)).setMessageListener(request -> {
+        try {
+          TextMessage reply = server.createTextMessage(((TextMessage) request).getText() + "!");
+          reply.setJMSCorrelationID(request.getJMSMessageID());
+          replier.send(request.getJMSReplyTo(), reply);
+        } catch (JMSException error) {
+          throw new IllegalStateException(error);
+        }
+      });
+      TemporaryQueue gone;
+      try (Connection connection = connect(url, null)) {
+        Session session = auto(connection);
+        MessageProducer producer = session.createProducer(session.createQueue(name));
+        TemporaryQueue replies = gone = session.createTemporaryQueue();
+        MessageConsumer consumer = session.createConsumer(replies);
+        for (int i = 0; i < 10; i++) {
+          TextMessage request = session.createTextMessage("" + i);
+          request.setJMSReplyTo(replies);
+          producer.send(request);
+          TextMessage reply = (TextMessage) consumer.receive(LIMIT_MS);
+          check(reply.getText().equals(i + "!"), "the reply");
+          check(reply.getJMSCorrelationID().equals(request.getJMSMessageID()), "to this request");
+          check(reply.getJMSDestination().equals(replies), "a temporary queue");
+        }
+        check(consumer.receiveNoWait() == null, "no further reply");
+        raises(JMSException.class, () -> auto(answering).createConsumer(replies)); // of another connection
+        raises(JMSException.class, replies::delete); // it has a consumer
+        consumer.close();
+        TemporaryQueue deleted = session.createTemporaryQueue();
+        deleted.delete();
+        raises(JMSException.class, () -> session.createProducer(deleted));
+        TemporaryTopic topic = session.createTemporaryTopic();
+        MessageConsumer one = session.createConsumer(topic), two = session.createConsumer(topic, "n = 1");
+        MessageProducer sender = session.createProducer(topic);
+        for (int i = 0; i < 2; i++) {
+          TextMessage message = session.createTextMessage("" + i);
+          message.setIntProperty("n", i);
+          sender.send(message);
+        }
+        check(text(one).equals("0") && text(one).equals("1") && text(two).equals("1"), "each has its own");
+      }
+      try (Connection connection = connect(url, null)) {
+        raises(InvalidDestinationException.class, () -> auto(connection).createProducer(gone));
+      }
     }
   }
 

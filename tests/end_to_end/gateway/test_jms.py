@@ -55,6 +55,11 @@ def test_queues(jms: Jms, port: int, place: Place) -> None:
 
 
 @pytest.mark.long
+def test_request_and_reply_at_two_gateways(jms: Jms, gateway: Callable[..., int], place: Place) -> None:
+    jms.run("asking", url(gateway()), url(gateway()), place.topic())
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["selecting", "nondurable", "context"])
 def test_consumers(jms: Jms, port: int, place: Place, scenario: str) -> None:
     jms.run(scenario, url(port), place.topic())

@@ -258,7 +258,7 @@ def test_what_cannot_be_used_is_refused_with_a_reason(place: Place, port: int) -
             ("kafkadur.journal.default", (), "amqp:not-found"),
         ):
             with pytest.raises(LinkDetached, match=condition):
-                connection.create_receiver(address, options=options or None)
+                connection.create_receiver(address, options=options)
         with pytest.raises(LinkDetached, match="amqp:not-found"):
             connection.create_sender("nowhere")
         for own in ("kafkadur.journal.default", "__consumer_offsets"):

@@ -7,12 +7,13 @@ import pytest
 pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
 
 from kafkadur.gateway.conditions import Refused
-from kafkadur.gateway.destinations import Destination, destination_of
+from kafkadur.gateway.destinations import Destination, Kind, destination_of, home_of, temporary
 from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, client_id_of
 from kafkadur_sharing.definition import SubscriptionType
 
 EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
 PLAIN = ReceivingLink(name="n", address="t", capabilities=frozenset({"topic"}), durable=False)
+TEMPORARY = "kafkadur.temporary.queue.3.0123456789ab.1"
 #: Capabilities of shared consumers.
 OF_CLIENT, GLOBAL = frozenset({"topic", "shared"}), frozenset({"topic", "shared", "global"})
 
@@ -98,7 +99,7 @@ def test_the_subscription_of_a_link(link: ReceivingLink, expected: Asked) -> Non
         (replace(PLAIN, address="t::queue.t"), "amqp:invalid-field"),
         (replace(PLAIN, name="queue.t|global", durable=True, capabilities=GLOBAL), "amqp:invalid-field"),
         (replace(PLAIN, name="queue.t|global", address=None), "amqp:invalid-field"),
-        (replace(PLAIN, dynamic=True), "amqp:not-implemented"),
+        (replace(PLAIN, address=f"{TEMPORARY}::work"), "amqp:invalid-field"),
     ],
 )
 def test_what_no_subscription_can_be(link: ReceivingLink, condition: str) -> None:
@@ -113,7 +114,29 @@ def test_a_generated_container_id_is_no_client_id() -> None:
     assert client_id_of("app") == "app"
 
 
-QUEUE = Destination("q", is_queue=True)
+@pytest.mark.parametrize(
+    ("link", "more"),
+    [
+        (replace(PLAIN, address=None, dynamic=True), {"makes": Kind.TEMPORARY_QUEUE}),
+        (
+            replace(PLAIN, address=None, dynamic=True, capabilities=frozenset({"temporary-topic"})),
+            {"makes": Kind.TEMPORARY_TOPIC},
+        ),
+        (replace(PLAIN, address=TEMPORARY), {"destination": Destination(TEMPORARY, Kind.TEMPORARY_QUEUE)}),
+    ],
+)
+def test_a_link_of_a_temporary_destination(link: ReceivingLink, more: dict[str, object]) -> None:
+    assert asked_for(link) == replace(asked(destination=None), **more)  # type: ignore[arg-type]  # as above
+
+
+def test_the_address_of_a_temporary_destination_tells_where_it_is() -> None:
+    for kind in (Kind.TEMPORARY_QUEUE, Kind.TEMPORARY_TOPIC):
+        made = temporary(kind, partition=3, gateway="0123456789ab", number=12)
+        assert destination_of(made.name) == made
+        assert home_of(made) == (3, "0123456789ab")
+
+
+QUEUE = Destination("q", Kind.QUEUE)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +174,6 @@ def test_destinations(
 
 
 def test_destinations_that_are_refused() -> None:
-    for address, kind in ((None, None), ("", 0), ("t", 2), ("t", 3)):
+    for address in (None, ""):
         with pytest.raises(Refused):
-            destination_of(address, kind=kind)
+            destination_of(address, kind=0)
