@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kafkadur.aio.waiting import ClosingContext, drained, kept, outcome
 from kafkadur.consumer.chunk import Chunk
+from kafkadur.consumer.delivery import Delivery, record_of
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.runtime.closing import FirstError
 from kafkadur.runtime.forked import forked
@@ -36,12 +37,17 @@ class Session(ClosingContext):
     """Groups the subscriptions opened with it; a context manager, made by `Connection.session`."""
 
     def __init__(
-        self, transaction: Transaction | None = None, ended: Callable[[Session], None] = lambda _: None
+        self,
+        transaction: Transaction | None = None,
+        ended: Callable[[Session], None] = lambda _: None,
+        place: object = None,
     ) -> None:
         """Begin without subscriptions.
 
         `transaction`: that of a transacted session. `ended` is called when a transacted session has ended.
+        `place`: what is open of its connection, which others may share.
         """
+        self._place = place
         self._subscriptions: list[Subscription[Any, Any]] = []
         self._transaction = transaction
         self._ended = ended
@@ -50,6 +56,8 @@ class Session(ClosingContext):
         #: the commit or rollback that is not known to have ended, and its job in the transaction's thread
         self._doing: Literal["commit", "rollback"] | None = None
         self._job: Future[None] | None = None
+        #: the deliveries that the commit under way was asked for, in a selective session
+        self._chosen: Sequence[Delivery[Any, Any]] | None = None
         self._closed = False
         self._pid = os.getpid()
 
@@ -57,13 +65,21 @@ class Session(ClosingContext):
         """Part of subscribing: add a subscription."""
         self._subscriptions.append(subscription)
 
-    def transaction_for(self, request: Request) -> Transaction | None:
+    def transaction_for(self, request: Request, place: object) -> Transaction | None:
         """Part of subscribing: return the transaction that settles a new subscription, if there is one.
 
-        Raises `IllegalState` if the session has ended or is not open, or cannot settle such a subscription.
+        Raises `IllegalState` if the session has ended or is not open, or cannot settle such a subscription,
+        which is one of a connection whose open parts are `place`.
         """
         self._check_open()
         if self._transaction is not None:
+            if place is not self._place:
+                raise IllegalState(
+                    "A transacted session settles what is subscribed to on its own connection.",
+                    state="it is another connection's",
+                    owner="the session",
+                    remedy="use a session of this connection",
+                )
             _ = self._transaction.producer  # raises `IllegalState` if the session is not open
             _check_transacted(request)
         return self._transaction
@@ -135,8 +151,11 @@ class Session(ClosingContext):
             )
         return self._transaction
 
-    async def commit(self) -> None:
+    async def commit(self, deliveries: Sequence[Delivery[Any, Any]] | None = None) -> None:
         """Commit the received and the sent messages together: all of them, or none.
+
+        A selective session commits `deliveries`, in the place of everything delivered so far. The others stay
+        in flight. To finish a commit that raised, pass the same object again.
 
         Everything delivered by the session so far is settled in the Kafka transaction in which its messages
         are sent, and is never delivered again, even if this process is killed at any moment. Raises
@@ -147,15 +166,20 @@ class Session(ClosingContext):
         may run at a time.
         """
         transaction = self._transacted()
+        _check_chosen(transaction, deliveries)
         if self._doing == "rollback":
             await self._finish(transaction)
             raise rolled_back("a rollback had begun before")
+        again = self._doing == "commit" and deliveries is not None and deliveries is self._chosen
         await self._finish(transaction)
+        if again:
+            return
         await drained(transaction.producer)
         self._note_outcome(outcome_unknown=True)  # from now on, closing a subscription gives nothing back
-        self._taken = [(each, each.take_handed()) for each in self._subscriptions]
+        self._chosen = deliveries
+        self._taken, missing = self._take(deliveries)
         with self._traced("commit", transaction):
-            if self._take_lost():
+            if missing:
                 self._doing, self._job = "rollback", transaction.roll_back(anew=True)
                 await self._finish(transaction)
                 raise rolled_back(
@@ -165,8 +189,16 @@ class Session(ClosingContext):
             self._doing, self._job = "commit", transaction.commit(parts)
             await self._finish(transaction)
 
+    def _take(self, deliveries: Sequence[Delivery[Any, Any]] | None) -> tuple[list[_Taken], int]:
+        """Return the records to be committed, and how many of them are not in flight any more."""
+        if deliveries is None:
+            return [(each, each.take_handed()) for each in self._subscriptions], self._take_lost()
+        taken = [(each, each.take_chosen(deliveries)) for each in self._subscriptions]
+        found = sum(len(indices) for _, records in taken for _, indices in records)
+        return taken, len({(id(chunk), index) for chunk, index in map(record_of, deliveries)}) - found
+
     async def rollback(self) -> None:
-        """Roll back the received and the sent messages.
+        """Roll back the received and the sent messages; a selective session rolls back the sent ones only.
 
         Received messages are delivered again, counted as an attempt; readers of committed messages never see
         the sent ones. A commit that has begun is finished first; if it succeeds, it stays. Raises
@@ -206,9 +238,9 @@ class Session(ClosingContext):
         try:
             await kept(job)
         except TransactionRolledBack:
+            taken = self._taken
             self._end_doing()
-            self._take_lost()
-            await self._settle(acknowledge=False)
+            await self._give_back(transaction, taken)
             raise
         except KafkadurError:
             self._job = None
@@ -226,7 +258,7 @@ class Session(ClosingContext):
                 _log.info("%s; it is committed, and is not delivered again", error)
 
     def _end_doing(self) -> None:
-        self._doing, self._job, self._taken = None, None, []
+        self._doing, self._job, self._taken, self._chosen = None, None, [], None
         self._note_outcome(outcome_unknown=False)
 
     async def _finish_rollback(self, transaction: Transaction) -> None:
@@ -236,8 +268,19 @@ class Session(ClosingContext):
         except KafkadurError:
             self._job = None
             raise
+        taken = self._taken
         self._end_doing()
-        await self._settle(acknowledge=False)
+        await self._give_back(transaction, taken)
+
+    async def _give_back(self, transaction: Transaction, taken: list[_Taken]) -> None:
+        """Roll back what was received; in a selective session the records that were to be committed."""
+        if not transaction.selective:
+            self._take_lost()
+            await self._settle(acknowledge=False)
+            return
+        for each, records in taken:
+            with contextlib.suppress(LeaseLost):
+                await each.confirm_received(each.roll_back_taken(records), acknowledge=False)
 
     def _take_lost(self) -> int:
         return sum(each.take_lost() for each in self._subscriptions)
@@ -308,6 +351,17 @@ class Session(ClosingContext):
         """Connect a transacted session; raises as `open`."""
         await self.open()
         return self
+
+
+def _check_chosen(transaction: Transaction, deliveries: object) -> None:
+    """Raise `IllegalState` unless exactly a selective session is told which deliveries to commit."""
+    if transaction.selective != (deliveries is not None):
+        raise IllegalState(
+            "A selective session commits deliveries that it is given, and no other session does.",
+            state="it is selective" if transaction.selective else "it is not selective",
+            owner="the session",
+            remedy="commit(deliveries) with connection.session(transacted=True, selective=True), or commit()",
+        )
 
 
 def _check_transacted(request: Request) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from itertools import chain
@@ -22,7 +22,8 @@ from kafkadur.aio.delivery import Delivery, class_for, confirm, confirm_all, ref
 from kafkadur.aio.running import OnUndecodable, Run
 from kafkadur.aio.waiting import Breath, ClosingContext, Signal, flattened, in_thread, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
-from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
+from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction, record_of
+from kafkadur.consumer.delivery import Delivery as AnyDelivery
 from kafkadur.consumer.handed import deal, pure_deal
 from kafkadur.durations import seconds
 from kafkadur.handlers.failures import FailureDetail
@@ -425,6 +426,14 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
     def take_handed(self) -> list[tuple[Chunk, list[int]]]:
         """Part of committing: return the records that were received and not settled: chunks, and indices."""
         return self._member.verdicts.handed(self._unreceived.records())
+
+    def take_chosen(self, deliveries: Sequence[AnyDelivery[Any, Any]]) -> list[tuple[Chunk, list[int]]]:
+        """Part of committing: return those deliveries that are of this subscription and not settled."""
+        return self._member.verdicts.chosen(map(record_of, deliveries))
+
+    def roll_back_taken(self, records: list[tuple[Chunk, list[int]]]) -> list[Chunk]:
+        """Part of committing: roll back records; `confirm_received` waits for it."""
+        return self._member.verdicts.roll_back_records(records)
 
     def take_lost(self) -> int:
         """Part of committing: return how many records ended in flight since the last call.

@@ -379,6 +379,11 @@ class TracedDecodedDelivery(Traced, DecodedDelivery[V_co, K_co]):
     __slots__ = ()
 
 
+def record_of(delivery: Delivery[Any, Any]) -> tuple[Chunk, int]:
+    """Return the record of a delivery: its chunk, and the index in that."""
+    return delivery._chunk, delivery._index  # noqa: SLF001 - of this module
+
+
 class Batch(Sequence[Delivery[V_co, K_co]]):
     """Deliveries that were received together; their objects are made when they are accessed."""
 

@@ -188,6 +188,25 @@ class Verdicts(Part):
             ]
         return [(chunk, indices) for chunk, indices in found if indices]
 
+    def chosen(self, records: Iterable[tuple[Chunk, int]]) -> list[tuple[Chunk, list[int]]]:
+        """Those of some records that are in flight here, by chunk and index, each once."""
+        wanted: dict[int, dict[int, None]] = {}
+        for chunk, index in records:
+            wanted.setdefault(id(chunk), {})[index] = None
+        with self._lock:
+            found = [
+                (chunk, [index for index in wanted.get(id(chunk), ()) if chunk.verdicts[index] == HANDED])
+                for chunk in self._in_flight
+            ]
+        return [(chunk, indices) for chunk, indices in found if indices]
+
+    def roll_back_records(self, records: Collection[tuple[Chunk, list[int]]]) -> list[Chunk]:
+        """Roll back records that are in flight; returns the chunks concerned."""
+        for chunk, indices in records:
+            for index in indices:
+                self.roll_back(chunk, index, -1)
+        return [chunk for chunk, _ in records]
+
     def acknowledge(self, records: Iterable[tuple[Chunk, list[int]]]) -> int:
         """Acknowledge records, by chunk and index; returns how many of them are not in flight."""
         with self._lock:

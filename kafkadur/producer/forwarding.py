@@ -10,7 +10,7 @@ from kafkadur.producer.producer import Producer
 from kafkadur.producer.receipt import Receipt
 
 
-class ForwardingProducer(Producer[bytes | None, bytes | None]):
+class ForwardingProducer(Producer[str | bytes | None, str | bytes | None]):
     """Sends records as they are."""
 
     def forward(

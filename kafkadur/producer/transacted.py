@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from kafkadur.message.tracing import Tracing
 from kafkadur.producer.client import confluent_client, release
+from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur.producer.outbox import Outgoing
-from kafkadur.producer.producer import Producer
 from kafkadur_sharing.errors import DeliveryFailed
 
 #: Seconds to wait for the reports of messages that were given up.
@@ -25,7 +25,7 @@ _REPORTS_S = 0.1
 _SENT_S = 5.0
 
 
-class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
+class TransactedProducer(ForwardingProducer):
     """A producer of a transacted session, with the `publish`, `send` and `flush` of `Producer`.
 
     Readers of committed messages see its messages when the session is committed, and never if it is rolled

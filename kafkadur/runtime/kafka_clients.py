@@ -103,6 +103,7 @@ class KafkaClients:
         config: Mapping[str, Any],
         outdated: Callable[[Subscription, int], None],
         tracing: Tracing | None = None,
+        selective: bool = False,
     ) -> Transaction:
         """Return the transactions of a new session; parameters as of `Transaction`.
 
@@ -116,6 +117,7 @@ class KafkaClients:
             config=config,
             outdated=outdated,
             tracing=tracing,
+            selective=selective,
         )
 
     def elsewhere(self, settings: Settings) -> KafkaClients:

@@ -226,7 +226,7 @@ class Members:
                 client_id=wanted.client_id if attachment.key.durable else None,
                 connection_id=wanted.connection_id,
             ),
-            transacted=wanted.transaction is not None,
+            transacted=wanted.transaction is not None and not wanted.transaction.selective,
             durable=attachment.key.durable,
             levels=self.checkpoints,
             tracing=self.tracing,

@@ -82,12 +82,15 @@ class Transaction:
         config: Mapping[str, Any],
         outdated: Callable[[Subscription, int], None] = lambda _subscription, _incarnation: None,
         tracing: Tracing | None = None,
+        selective: bool = False,
     ) -> None:
         """Use and close `journal`; `config` is confluent-kafka configuration of the producer.
 
         `outdated` is called with a subscription of which the journal has a later incarnation than its
         members: until it is rebuilt, none of its messages can be committed. `tracing` as in `Producer`.
+        `selective`: the caller names the deliveries of each commit, and gives verdicts on the others.
         """
+        self.selective = selective
         self._outdated = outdated
         #: makes spans; None: there are none
         self.tracing = tracing

@@ -285,22 +285,25 @@ class Connection(Subscribing, ClosingContext):
         self._producers.append(producer)
         return producer
 
-    def session(self, *, transacted: bool = False, config: Mapping[str, Any] | None = None) -> Session:
+    def session(
+        self, *, transacted: bool = False, selective: bool = False, config: Mapping[str, Any] | None = None
+    ) -> Session:
         """Return a session, which acknowledges or recovers several subscriptions together; see `subscribe`.
 
         A transacted session is a context manager that must be entered first. It commits the messages that it
         received and those that it sent in one transaction of Kafka, or rolls both back; its subscriptions
-        are durable. `config` is confluent-kafka configuration of its producer, such as
+        are durable. A selective one commits the deliveries that it is given; the others get their verdicts
+        one by one. `config` is confluent-kafka configuration of its producer, such as
         `transaction.timeout.ms`: how long a transaction may take from its first message to its commit.
         """
         opened = self._use()
         if not transacted:
-            if config:
+            if config or selective:
                 raise IllegalState(
-                    "A session that is not transacted has no producer to configure.",
-                    state=f"config={', '.join(config)}",
+                    "A session that is not transacted has no producer to configure, and commits nothing.",
+                    state=f"config={', '.join(config)}" if config else "selective=True",
                     owner="the caller",
-                    remedy="leave config out, or say transacted=True",
+                    remedy="leave it out, or say transacted=True",
                 )
             return Session()
         transaction = self._kafka.transaction(
@@ -310,8 +313,9 @@ class Connection(Subscribing, ClosingContext):
             config=dict(config or {}),
             outdated=opened.rebuild,
             tracing=self._tracing,
+            selective=selective,
         )
-        session = Session(transaction, ended=self._session_ended)
+        session = Session(transaction, ended=self._session_ended, place=opened)
         self._sessions.append(session)
         return session
 

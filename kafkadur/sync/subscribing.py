@@ -29,7 +29,6 @@ from kafkadur.options import (
 from kafkadur.runtime.members import Wanted
 from kafkadur.runtime.opened import Opened, process_name
 from kafkadur.runtime.served import Served
-from kafkadur.runtime.transactions import Transaction
 from kafkadur.sync.durable import DurableSubscriptions
 from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
@@ -323,7 +322,7 @@ class Subscribing(DurableSubscriptions):
             on_change=validate_on_change(on_change),
             given=frozenset(given),
         )
-        transaction = self._transaction_for(session, request)
+        transaction = None if session is None else session.transaction_for(request, self._opened)
         signal, bell = (Signal(), Signal())
         wanted = Wanted(
             request=request,
@@ -396,15 +395,3 @@ class Subscribing(DurableSubscriptions):
             anonymous=f"anonymous-{uuid.uuid4().hex}",
         )
         return replace(self.key(name, topic_member), durable=False)
-
-    def _transaction_for(self, session: Session | None, request: Request) -> Transaction | None:
-        """Return the transaction that settles a new subscription; None without a transacted session."""
-        transaction = None if session is None else session.transaction_for(request)
-        if transaction is not None and session not in self._sessions:
-            raise IllegalState(
-                "A transacted session settles what is subscribed to on its own connection.",
-                state="it is another connection's",
-                owner="the session",
-                remedy="use a session of this connection",
-            )
-        return transaction

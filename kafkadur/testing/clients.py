@@ -76,6 +76,7 @@ class MemoryClients(KafkaClients):
         config: Mapping[str, Any],  # noqa: ARG002
         outdated: Callable[[Subscription, int], None],  # noqa: ARG002
         tracing: Tracing | None = None,  # noqa: ARG002
+        selective: bool = False,  # noqa: ARG002
     ) -> Transaction:
         """Raise `IllegalState`: only a real Kafka has transactions."""
         _refuse("transacted sessions")
