@@ -70,6 +70,10 @@ class Process:
         self.ended_by_us = True
         self.process.kill()
         self.process.wait()
+        self.release()
+
+    def release(self) -> None:
+        """Close the pipe to a process that has ended."""
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
@@ -187,6 +191,7 @@ class Crew:
             process = slot.process
             if process is not None and not process.running and not process.ended_by_us:
                 self.crashed[process.name] = process.last_words
+                process.release()  # else a warning about its pipe takes the place of its last words
                 self.fill(slot)
 
     def order(self, order: str) -> None:
