@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from kafkadur.fetch.filtering import Takes, taking
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.client_settings import for_own_messages
 from kafkadur_coordinators.kafka_refusal import refused
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition
@@ -35,7 +36,8 @@ def records_of(
     `KafkaRefused`.
     """
     config = {
-        **{name: value for name, value in kafka.items() if not callable(value)},
+        **for_own_messages(kafka),
+        "queued.max.messages.kbytes": 8_192,  # several may read at a time
         "group.id": f"kafkadur:{namespace}:browse",  # the client needs one; nothing is committed
         "enable.auto.commit": False,
         "enable.partition.eof": True,

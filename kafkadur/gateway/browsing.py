@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -34,6 +36,10 @@ _log = logging.getLogger("kafkadur.gateway")
 
 #: Messages that are read and sent at once.
 _AT_ONCE: Final = 100
+#: Bytes of values after which messages are sent, and seconds that one browser may use the thread.
+_BYTES, _TURN_S = 1_048_576, 0.1
+#: Seconds between two looks whether messages were sent.
+_LOOK_EVERY_S: Final = 0.1
 #: Browsers of all clients that may be open: each has a client of Kafka.
 _MOST_BROWSERS: Final = 100
 
@@ -63,16 +69,16 @@ class Browsers:
         """Do work of a browser in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def waiting(self, queue: Destination, selector: str | None) -> Generator[Message]:
+    def waiting(self, queue: Destination, selector: str | None) -> Generator[Message | None]:
         """Yield the messages that wait in a queue and are chosen by a selector. To be used in the thread.
 
-        Raises as `Inspector.peek`.
+        Yields None for each that is not chosen. Raises as `Inspector.peek`.
         """
-        chosen = Definition(type=SubscriptionType.SHARED, topic=queue.name, selector=selector)
-        takes = selected_by(chosen)
+        wanted = Definition(type=SubscriptionType.SHARED, topic=queue.name, selector=selector)
+        takes = selected_by(wanted)
         for each in self._inspector.peek(self._inspector.key(queue.subscription)):
-            if _is_shown(each) and (takes is None or takes(each.message)):
-                yield each.message
+            chosen = _is_shown(each) and (takes is None or takes(each.message))
+            yield each.message if chosen else None
 
     def close(self) -> None:
         """Wait for what the thread does, and close the clients."""
@@ -86,8 +92,21 @@ def _is_shown(peeked: Peeked) -> bool:
     return (due is None or due <= now) and (times is None or times.allow(now))
 
 
-def _first(messages: Iterable[Message], most: int) -> Sequence[Message]:
-    return list(itertools.islice(messages, most))
+def _first(messages: Iterable[Message | None], most: int) -> tuple[Sequence[Message], bool]:
+    """Return the next messages, and whether there may be more of them.
+
+    They are at most so many, not much more than `_BYTES`, and those found within `_TURN_S`: other browsers
+    wait for the thread.
+    """
+    found: list[Message] = []
+    size, until = 0, time.monotonic() + _TURN_S
+    for message in messages:
+        if message is not None:
+            found.append(message)
+            size += len(message.value() or b"")
+        if len(found) == most or size > _BYTES or time.monotonic() > until:
+            return found, True
+    return found, False
 
 
 class Browsing(LinkToClient):
@@ -103,7 +122,7 @@ class Browsing(LinkToClient):
         self._selector = asked.selector
         self._nodes = nodes
         self._browsers = browsers
-        self._messages: Generator[Message] | None = None
+        self._messages: Generator[Message | None] | None = None
         self._showing: asyncio.Task[None] | None = None
         #: whether credit, drain mode or the socket may have changed
         self._changed = asyncio.Event()
@@ -134,16 +153,15 @@ class Browsing(LinkToClient):
         """The socket takes bytes again."""
         self._changed.set()
 
-    async def _show(self, messages: Generator[Message]) -> None:
+    async def _show(self, messages: Generator[Message | None]) -> None:
         try:
             more = True
             while True:
                 self._changed.clear()
                 most = min(self._link.credit, _AT_ONCE)
                 if most > 0 and more and self._engine.writable:
-                    some = await self._browsers.run(partial(_first, messages, most))
-                    more = len(some) == most
-                    self._send(some)
+                    some, more = await self._browsers.run(partial(_first, messages, most))
+                    await self._send(some)
                 elif most > 0 and not more and self._link.drain_mode:
                     self._link.drained()
                     self._engine.soon()
@@ -156,7 +174,8 @@ class Browsing(LinkToClient):
             _log.exception("a browser of %s met a defect", self._queue.name)
             self.refuse(Refused(INTERNAL_ERROR, "The gateway met a defect; its log says which."))
 
-    def _send(self, messages: Sequence[Message]) -> None:
+    async def _send(self, messages: Sequence[Message]) -> None:
+        """Send messages, and wait until the socket has them: a client that reads slowly fills no memory."""
         link = self._link
         for message in messages:
             encoded = to_message(
@@ -171,7 +190,12 @@ class Browsing(LinkToClient):
             link.stream(encoded)
             link.advance()
             sent.settle()
-        self._engine.soon()
+        self._engine.process()
+        while link.queued:  # Proton does not tell when a session's window opens again
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self._changed.wait()
 
     def end(self) -> None:
         """The link must not be used any more."""

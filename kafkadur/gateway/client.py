@@ -20,13 +20,14 @@ from kafkadur.gateway.conditions import (
 )
 from kafkadur.gateway.consuming import Consuming, Unsubscribing
 from kafkadur.gateway.engine import Engine
-from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, client_id_of
-from kafkadur.gateway.links import LinkToClient, capabilities_of, refuse
+from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, check_name, client_id_of
+from kafkadur.gateway.links import LinkFromClient, LinkToClient, capabilities_of, refuse
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.gateway.publishing import Load, Publishing
 from kafkadur.gateway.records import Sender as SendingConnection
 from kafkadur.gateway.temporary import Room
+from kafkadur.gateway.transactions import Coordinator, LocalTransactions
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur_sharing.errors import ConnectionClosed, InvalidClientId, KafkadurError
 from kafkadur_sharing.names import validate_client_id
@@ -96,6 +97,7 @@ class Client:
         self._tasks: set[asyncio.Task[None]] = set()
         self._load = Load()
         self._room = Room()
+        self._transactions = LocalTransactions()
         #: sessions that a client has begun before the connection was open here
         self._begun: list[Session] = []
         #: links whose attach has come and whose end has not
@@ -104,7 +106,7 @@ class Client:
         self._detaching: set[Link] = set()
         self._ended_sessions = 0
         self._consuming: dict[Link, LinkToClient] = {}
-        self._publishing: dict[Link, Publishing] = {}
+        self._publishing: dict[Link, LinkFromClient] = {}
         self._closing = False
         self._acts = self._actions()
 
@@ -220,11 +222,12 @@ class Client:
 
     async def _leave(self, *, lost: bool) -> None:
         self._refuse_links(ConnectionClosed())
-        for publishing in self._publishing.values():
-            publishing.end()
+        senders = list(self._publishing.values())
         links, self._consuming, self._publishing = list(self._consuming.values()), {}, {}
         self._links.clear()
         self._detaching.clear()
+        # transactions end before their consumers, which give back what is not settled
+        await asyncio.gather(*(each.close() for each in senders), return_exceptions=True)
         if lost:
             await asyncio.gather(*(each.lose() for each in links), return_exceptions=True)
         else:
@@ -284,21 +287,28 @@ class Client:
             return  # the connection was refused
         if link not in self._links:
             return  # it has ended meanwhile: it must not be used
-        settings = connection.settings
-        publishing = Publishing(
-            link,
-            SendingConnection(
-                client_id=settings.client_id, connection_id=connection.id, user=self._engine.user
-            ),
-            engine=self._engine,
-            producer=self._services.producer,
-            nodes=self._services.nodes,
-            load=self._load,
-            room=self._room,
-            most_bytes=self._services.options.most_message_bytes,
-        )
+        publishing = self._taking(link, connection)
         self._publishing[link] = publishing
         await self._attach(publishing.attach(), publishing.refuse)
+
+    def _taking(self, link: Receiver, connection: Connection) -> LinkFromClient:
+        """Return what serves a link from the client."""
+        services, engine = self._services, self._engine
+        if link.remote_target.type == Terminus.COORDINATOR:
+            return Coordinator(link, connection, engine=engine, transactions=self._transactions)
+        return Publishing(
+            link,
+            SendingConnection(
+                client_id=connection.settings.client_id, connection_id=connection.id, user=engine.user
+            ),
+            engine=engine,
+            producer=services.producer,
+            nodes=services.nodes,
+            load=self._load,
+            room=self._room,
+            transactions=self._transactions,
+            most_bytes=services.options.most_message_bytes,
+        )
 
     async def _attach_consuming(self, link: Sender, facts: ReceivingLink) -> None:
         try:
@@ -309,6 +319,7 @@ class Client:
             return  # it has ended meanwhile: it must not be used
         try:
             asked = asked_for(facts)
+            check_name(asked, connection.settings.client_id)
         except Refused as error:
             refuse(link, error)
             self._engine.soon()
@@ -330,6 +341,7 @@ class Client:
             engine=engine,
             nodes=services.nodes,
             room=self._room,
+            transactions=self._transactions,
             counts_released=services.options.counts_released,
             redelivery=services.options.redelivery,
             most_bytes=services.options.most_unsettled_bytes,
@@ -371,7 +383,9 @@ class Client:
             self._spawn(self._detach(link, closed=closed))
 
     async def _detach(self, link: Link, *, closed: bool) -> None:
-        self._publishing.pop(link, None)
+        publishing = self._publishing.pop(link, None)
+        if publishing is not None:
+            await publishing.close()
         consuming = self._consuming.pop(link, None)
         answer: Refused | None = None
         if consuming is not None:
@@ -395,6 +409,7 @@ class Client:
         publishing = self._publishing.pop(link, None)
         if publishing is not None:
             publishing.end()
+            self._spawn(publishing.close())
         consuming = self._consuming.pop(link, None)
         if consuming is not None:
             consuming.end()

@@ -32,6 +32,8 @@ RESOURCE_LOCKED: Final = "amqp:resource-locked"
 INTERNAL_ERROR: Final = "amqp:internal-error"
 DECODE_ERROR: Final = "amqp:decode-error"
 MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
+TRANSACTION_ROLLBACK: Final = "amqp:transaction:rollback"
+UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
 FORCED: Final = "amqp:connection:forced"
 
 #: The first class that an error belongs to counts. Jakarta Messaging clients raise

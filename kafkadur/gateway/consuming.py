@@ -13,16 +13,19 @@ import proton
 from proton import Link, Terminus
 
 from kafkadur.aio.connection import Connection
+from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.consumer.delivery import Batch, Delivery
 from kafkadur.fetch.filtering import taking
-from kafkadur.gateway.conditions import INTERNAL_ERROR, NOT_FOUND, Refused, refused
+from kafkadur.gateway.conditions import INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, Refused, refused
 from kafkadur.gateway.destinations import Destination, not_found
 from kafkadur.gateway.identity import Asked
 from kafkadur.gateway.links import LinkEngine, LinkToClient
 from kafkadur.gateway.nodes import Nodes
+from kafkadur.gateway.outcomes import UNSAID, Outcome, outcome_in_transaction, outcome_of, transaction_of
 from kafkadur.gateway.records import to_message
 from kafkadur.gateway.temporary import Room, Temporary, TemporaryConsumer, TemporaryDelivery
+from kafkadur.gateway.transactions import LocalTransactions
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import (
     AlreadySettled,
@@ -59,6 +62,16 @@ _UNCONFIRMED: Final = 1_000
 _Received: TypeAlias = "Batch | Sequence[TemporaryDelivery]"
 
 
+_NOT_TRANSACTED: Final = Refused(
+    NOT_ALLOWED,
+    "This consumer is not part of a transacted session: attach it in the session of its coordinator link, "
+    "and after that.",
+)
+
+
+_ENDED: Final = Refused(NOT_ALLOWED, "The coordinator link of its session has ended.")
+
+
 class Consuming(LinkToClient):
     """One consumer of a subscription."""
 
@@ -70,11 +83,12 @@ class Consuming(LinkToClient):
         engine: LinkEngine,
         nodes: Nodes,
         room: Room,
+        transactions: LocalTransactions,
         counts_released: bool,
         redelivery: Redelivery | None,
         most_bytes: int,
     ) -> None:
-        """`nodes` makes queues, `room` is of the connection.
+        """`nodes` makes queues; `room` and `transactions` are of the connection.
 
         `counts_released`: a message that a client releases counts as an attempt.
 
@@ -83,6 +97,7 @@ class Consuming(LinkToClient):
         """
         super().__init__(link, engine)
         self._nodes = nodes
+        self._transactions = transactions
         self._redelivery = redelivery
         self._most_bytes = most_bytes
         self._asked = asked
@@ -100,6 +115,10 @@ class Consuming(LinkToClient):
         self._tags = itertools.count(1)
         #: messages that the client has and has not settled, by the tag of their delivery
         self._unsettled: dict[str, Delivery | TemporaryDelivery] = {}
+        #: messages whose outcome is part of an open transaction
+        self._enrolled = 0
+        #: the session that settles messages in transactions; None: there is none
+        self._session: Session | None = None
         self._window = _FIRST_WINDOW
         #: whether the client's attach was accepted, and its link not ended by the gateway since
         self._accepted = False
@@ -137,11 +156,16 @@ class Consuming(LinkToClient):
             return self._consume_temporary(connection)
         if destination.is_queue and not await self._nodes.partitions(destination):
             raise not_found(destination)
+        coordinator = self._transactions.coordinator(self._link)
+        if self._in_journal and coordinator is not None:
+            self._session = await coordinator.session()
         return await connection.subscribe(
             destination.name,
+            session=self._session,
             type=asked.type,
             durable=destination.subscription if destination.is_queue else asked.durable,
             shared=asked.shared,
+            start="earliest" if destination.is_queue else None,  # it may have been deleted just now
             selector=asked.selector,
             no_local=asked.no_local and asked.type is SubscriptionType.EXCLUSIVE,
             window=_FIRST_WINDOW,
@@ -150,6 +174,11 @@ class Consuming(LinkToClient):
             redelivery=self._redelivery,
             on_change="replace" if asked.replaces else None,  # as JMS says (U4, S3)
         )
+
+    @property
+    def _in_journal(self) -> bool:
+        """Whether the subscription is durable, so that transactions of Kafka can settle its messages."""
+        return self._asked.durable is not None or self._destination.is_queue
 
     def _consume_temporary(self, connection: Connection) -> TemporaryConsumer:
         asked = self._asked
@@ -174,37 +203,70 @@ class Consuming(LinkToClient):
 
     def on_disposition(self, disposition: proton.Delivery) -> None:
         """The client has settled a message, or said what becomes of it."""
-        state, settled = disposition.remote_state, disposition.settled
-        if not settled and state not in _OUTCOMES:
+        number = transaction_of(disposition)
+        if number is not None:
+            self._enrol(disposition, number)
+            return
+        outcome = outcome_of(disposition)
+        if outcome is None and not disposition.settled:
             return
         delivery = self._unsettled.pop(str(disposition.tag), None)
         if delivery is not None:
-            with contextlib.suppress(AlreadySettled, LeaseLost):  # it comes again
-                self._settle(delivery, disposition)
-        if not settled:
-            disposition.update(state)
+            (outcome or UNSAID).settle(delivery, counts_released=self._counts_released)
+        if not disposition.settled:
+            disposition.update(disposition.remote_state)
         disposition.settle()
         self._fit_window()
         self._engine.soon()
 
-    def _settle(self, delivery: Delivery | TemporaryDelivery, disposition: proton.Delivery) -> None:
-        state, remote = disposition.remote_state, disposition.remote
-        if state == proton.Delivery.ACCEPTED:
-            delivery.ack_nowait()
-        elif state == proton.Delivery.REJECTED:
-            delivery.reject_nowait(_reason(remote))
-        elif state == proton.Delivery.MODIFIED and remote.undeliverable:
-            delivery.reject_nowait("the client says that it cannot be delivered here")
-        elif (state == proton.Delivery.MODIFIED and remote.failed) or self._counts_released:
-            delivery.rollback_nowait()
+    def _enrol(self, disposition: proton.Delivery, number: bytes) -> None:
+        """Make an outcome part of a transaction: it comes about when that is committed."""
+        outcome, tag = outcome_in_transaction(disposition), str(disposition.tag)
+        if outcome is None or tag not in self._unsettled:
+            return
+        try:
+            transaction = self._transactions.find(number)
+        except Refused as error:
+            self.refuse(error)
+            return
+        if self._in_journal and self._session is None:
+            self.refuse(_NOT_TRANSACTED)
+            return
+        part = _InTransaction(self, disposition, self._unsettled.pop(tag), outcome)
+        self._enrolled += 1
+        transaction.enrolled.append(part)
+
+    def settles_in_kafka(self, outcome: Outcome) -> bool:
+        """Part of a transaction: whether a transaction of Kafka settles a message with this outcome."""
+        return self._session is not None and outcome.is_accepted
+
+    def commit(self, part: _InTransaction) -> None:
+        """Part of a transaction: it was committed."""
+        self._enrolled -= 1
+        if part.in_kafka is None:
+            part.outcome.settle(part.delivery, counts_released=self._counts_released)
+        if part.disposition is not None and not self._ended:
+            part.disposition.update(proton.Delivery.ACCEPTED)
+            part.disposition.settle()
+        self._fit_window()
+        self._engine.soon()
+
+    def roll_back(self, part: _InTransaction) -> None:
+        """Part of a transaction: it was rolled back. A client keeps a message that it had not settled."""
+        self._enrolled -= 1
+        if part.disposition is None or self._ended:
+            with contextlib.suppress(AlreadySettled, LeaseLost):
+                part.delivery.rollback_nowait()
         else:
-            delivery.release_nowait()
+            self._unsettled[part.tag] = part.delivery
+        self._fit_window()
 
     def _fit_window(self) -> None:
         """Let the subscription hold what the client has, and has credit for."""
         if self._ended:
             return
-        wanted = min(len(self._unsettled) + max(self._link.credit, 0), MOST_RECORDS)
+        held = len(self._unsettled) + self._enrolled
+        wanted = min(held + max(self._link.credit, 0), MOST_RECORDS)
         # a client without credit is granted nothing more; one with credit may have a bit less than its window
         slack = self._link.credit > 0 and self._window * _SHRINK_BELOW < wanted <= self._window
         if self._subscription is None or slack:
@@ -219,8 +281,9 @@ class Consuming(LinkToClient):
         try:
             while not subscription.is_stopping:
                 await self._deliver_some(subscription)
+            self.refuse(_ENDED)
         except ConnectionClosed:
-            return
+            self.refuse(_ENDED)
         except KafkadurError as error:
             _log.warning("a consumer of %s ends: %s", self._destination.name, error)
             self.refuse(refused(error))
@@ -356,6 +419,38 @@ class Consuming(LinkToClient):
             await _left(self._subscription)
 
 
+class _InTransaction:
+    """A message whose outcome is part of a transaction."""
+
+    def __init__(
+        self,
+        consuming: Consuming,
+        disposition: proton.Delivery,
+        delivery: Delivery | TemporaryDelivery,
+        outcome: Outcome,
+    ) -> None:
+        self._consuming = consuming
+        self.tag = str(disposition.tag)
+        self.delivery, self.outcome = delivery, outcome
+        self.in_kafka: Delivery | None = None
+        if isinstance(delivery, Delivery) and consuming.settles_in_kafka(outcome):
+            self.in_kafka = delivery
+        #: None: the client has settled it; else the gateway does when the transaction is committed. A settled
+        #: one must not be kept: Proton answers no drain as long as it is there.
+        self.disposition: proton.Delivery | None = disposition
+        if disposition.settled:
+            disposition.settle()
+            self.disposition = None
+
+    def committed(self) -> None:
+        """The transaction was committed."""
+        self._consuming.commit(self)
+
+    def rolled_back(self) -> None:
+        """The transaction was rolled back."""
+        self._consuming.roll_back(self)
+
+
 class Unsubscribing(LinkToClient):
     """A link with a null source, which deletes a durable subscription when the client closes it."""
 
@@ -410,18 +505,3 @@ async def _left(subscription: Subscription | TemporaryConsumer) -> None:
     """Close a subscription; acknowledgements that failed are of messages that come again."""
     with contextlib.suppress(LeaseLost):
         await subscription.close()
-
-
-_OUTCOMES: Final = (
-    proton.Delivery.ACCEPTED,
-    proton.Delivery.REJECTED,
-    proton.Delivery.RELEASED,
-    proton.Delivery.MODIFIED,
-)
-
-
-def _reason(remote: Any) -> str:  # noqa: ANN401 - a disposition of Proton, which has no stub
-    condition = getattr(remote, "condition", None)
-    if condition is None:
-        return "the client rejected it"
-    return f"{condition.name}: {condition.description or ''}".strip(": ")

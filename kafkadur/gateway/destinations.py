@@ -19,7 +19,7 @@ QUEUE_PREFIX: Final = "queue."
 _TOPIC, _QUEUE = "topic://", "queue://"
 _TEMPORARY: Final = re.compile(
     re.escape(TEMPORARY_PREFIX)
-    + r"(?P<kind>queue|topic)\.(?P<partition>\d{1,4})\.(?P<gateway>[0-9a-f]{12})\.\d+"
+    + r"(?P<kind>queue|topic)\.(?P<partition>\d{1,4})\.(?P<gateway>[0-9a-f]{12})\.[0-9a-f]{16}"
 )
 
 
@@ -69,6 +69,8 @@ def destination_of(
         raise Refused(INVALID_FIELD, "The message or the link names no address.")
     if found := _TEMPORARY.fullmatch(text):
         return Destination(text, Kind.TEMPORARY_QUEUE if found["kind"] == "queue" else Kind.TEMPORARY_TOPIC)
+    if name_in(text).startswith("__"):
+        raise not_found(Destination(name_in(text)))  # Kafka's own
     is_queue = "queue" in capabilities or kind == Kind.QUEUE
     if text.startswith((_QUEUE, _TOPIC)):
         is_queue = text.startswith(_QUEUE)
@@ -80,10 +82,13 @@ def name_in(address: str) -> str:
     return address.removeprefix(_QUEUE).removeprefix(_TOPIC)
 
 
-def temporary(kind: Kind, *, partition: int, gateway: str, number: int) -> Destination:
-    """Return a temporary destination of a gateway, whose messages are in a partition."""
+def temporary(kind: Kind, *, partition: int, gateway: str, secret: str) -> Destination:
+    """Return a temporary destination of a gateway, whose messages are in a partition.
+
+    Whoever knows the address can send to it: `secret`, 16 hexadecimal digits, keeps others from guessing it.
+    """
     word = "queue" if kind is Kind.TEMPORARY_QUEUE else "topic"
-    return Destination(f"{TEMPORARY_PREFIX}{word}.{partition}.{gateway}.{number}", kind)
+    return Destination(f"{TEMPORARY_PREFIX}{word}.{partition}.{gateway}.{secret}", kind)
 
 
 def home_of(destination: Destination) -> tuple[int, str]:

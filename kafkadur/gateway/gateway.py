@@ -123,7 +123,10 @@ class Gateway:
         largest = {"message.max.bytes": options.most_message_bytes + _HEADER_BYTES}
         self._producer = ForwardingProducer({**largest, **settings.kafka}, None, self._host.id)
         topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
-        temporary = TemporaryDestinations(TemporaryReader(settings.kafka, settings.namespace, topics))
+        reader = TemporaryReader(
+            settings.kafka, settings.namespace, topics, most_bytes=largest["message.max.bytes"]
+        )
+        temporary = TemporaryDestinations(reader, options.redelivery)
         self._nodes = Nodes(self._host, topics, options, temporary)
         self._browsers = Browsers(settings)
         try:

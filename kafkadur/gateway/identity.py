@@ -83,8 +83,6 @@ def asked_for(link: ReceivingLink) -> Asked:
         if found is not None:
             name, is_global = name[: found.start()], found["global"] is not None
     name = shared_name or name
-    if is_global and name.startswith(QUEUE_PREFIX):
-        raise Refused(INVALID_FIELD, f"The name {name!r} belongs to a queue; use another one.")
     durable = link.durable or link.address is None or shared_name is not None
     kind = SubscriptionType.SHARED if shared else SubscriptionType.EXCLUSIVE
     if (chosen := options.pop("type", None)) is not None:
@@ -104,6 +102,16 @@ def asked_for(link: ReceivingLink) -> Asked:
         selector=link.selector,
         no_local=link.no_local and not shared,
     )
+
+
+def check_name(asked: Asked, client_id: str | None) -> None:
+    """Raise `Refused` if a client asks for the subscription of a queue by its name.
+
+    `client_id` is that of the connection. A subscription that belongs to no client id could be one.
+    """
+    name = asked.durable or ""
+    if name.startswith(QUEUE_PREFIX) and (asked.is_global or client_id is None):
+        raise Refused(INVALID_FIELD, f"The name {name!r} belongs to a queue; use another one.")
 
 
 def _of_queue(link: ReceivingLink, queue: Destination) -> Asked:
@@ -128,6 +136,9 @@ def _of_queue(link: ReceivingLink, queue: Destination) -> Asked:
 
 def _of_temporary(link: ReceivingLink, destination: Destination | None) -> Asked:
     """Return what a consumer of a temporary destination asks for; None: it is to be made."""
+    kind = kind_to_make(link.capabilities) if destination is None else destination.kind
+    if kind is Kind.TEMPORARY_QUEUE and (link.selector or link.copies):
+        raise Refused(NOT_IMPLEMENTED, "A temporary queue cannot be browsed, and has no selectors.")
     return Asked(
         destination=destination,
         durable=None,
@@ -137,7 +148,7 @@ def _of_temporary(link: ReceivingLink, destination: Destination | None) -> Asked
         replaces=False,
         selector=link.selector,
         no_local=link.no_local,
-        makes=kind_to_make(link.capabilities) if destination is None else None,
+        makes=kind if destination is None else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Links: their capabilities, their end with an error, and the interface of those that lead to a client."""
+"""Links: their capabilities, their end with an error, and the interfaces of both directions."""
 
 from __future__ import annotations
 
@@ -73,6 +73,44 @@ class LinkToClient(ABC):
     async def lose(self) -> None:
         """The client is gone without a word."""
         await self.close(unsubscribes=False)
+
+
+class LinkFromClient(ABC):
+    """A link that carries messages or requests of a client, from its attach to its end.
+
+    Everything happens in one event loop. `end` may come while `attach` runs.
+    """
+
+    def __init__(self, link: Receiver, engine: LinkEngine) -> None:
+        """A link whose attach has come and was not answered."""
+        self._link = link
+        self._engine = engine
+        #: whether the link has ended, also while it is being attached: it must not be used then
+        self._ended = False
+
+    @abstractmethod
+    async def attach(self) -> None:
+        """Answer the client's attach; raises `Refused` and `KafkadurError` for one that is to be refused."""
+
+    @abstractmethod
+    def read(self) -> None:
+        """Read what has come."""
+
+    def refuse(self, error: Refused) -> None:
+        """End the link with an error; before it was attached this refuses the attach."""
+        if self._ended:
+            return
+        refuse(self._link, error)
+        self.end()
+        self._engine.soon()
+
+    def end(self) -> None:
+        """The link must not be used any more."""
+        self._ended = True
+
+    async def close(self) -> None:
+        """End for good: the link or its connection has ended."""
+        self.end()
 
 
 def refuse(link: Link, error: Refused) -> None:

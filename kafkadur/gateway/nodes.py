@@ -50,14 +50,14 @@ class Nodes:
         if destination.is_temporary:
             if not self.temporary.exists(destination):
                 return None
+            await self.temporary.prepare()
             return Place(self.temporary.topic, home_of(destination)[0])
         count = await self.partitions(destination)
         return Place(destination.name, number % count) if count else None
 
     async def partitions(self, destination: Destination) -> int:
         """Return the number of partitions of a topic or queue; 0: there is none. Raises as `place`."""
-        if validate_topic(destination.name).startswith("__"):
-            return 0  # Kafka's own
+        validate_topic(destination.name)
         found_at, count = self._known.get(destination, (float("-inf"), 0))
         if time.monotonic() - found_at < (_KNOWN_S if count else _UNKNOWN_S):
             return count

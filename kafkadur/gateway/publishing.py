@@ -7,18 +7,20 @@ import logging
 import zlib
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import proton
-from proton import Condition, Link, Receiver, Terminus
+from proton import Condition, Described, Link, Receiver, ulong
 
-from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, NOT_IMPLEMENTED, Refused, refused
+from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, Refused, refused
 from kafkadur.gateway.destinations import Destination, destination_of, not_found
 from kafkadur.gateway.identity import kind_to_make
-from kafkadur.gateway.links import LinkEngine, capabilities_of, refuse
+from kafkadur.gateway.links import LinkEngine, LinkFromClient, capabilities_of
 from kafkadur.gateway.nodes import Nodes, Place
+from kafkadur.gateway.outcomes import TRANSACTIONAL, transaction_of
 from kafkadur.gateway.records import Outgoing, Sender, to_record
 from kafkadur.gateway.temporary import TO_HEADER, Room, Temporary
+from kafkadur.gateway.transactions import LocalTransaction, LocalTransactions
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur.producer.receipt import Receipt
 from kafkadur_sharing.errors import KafkadurError
@@ -29,8 +31,23 @@ _log = logging.getLogger("kafkadur.gateway")
 _CREDIT: Final = 500
 #: Bytes of messages of one connection that are on their way to Kafka; the client waits beyond.
 _MOST_BYTES: Final = 16 * 2**20
+#: Destinations of a link without a target of its own that are remembered.
+_MOST_KNOWN: Final = 100
 #: Bytes that a message takes in memory besides its own.
 _OBJECTS_BYTES: Final = 2_048
+_ACCEPTED: Final = int(proton.Delivery.ACCEPTED)
+
+
+class _Message(NamedTuple):
+    """A message of a client on its way to Kafka."""
+
+    delivery: proton.Delivery
+    record: Outgoing
+    to: Destination
+    #: bytes that it takes in memory
+    size: int
+    #: None: it is not part of one
+    transaction: LocalTransaction | None
 
 
 class Load:
@@ -62,8 +79,8 @@ class Load:
                 read()
 
 
-class Publishing:
-    """One link of a client that sends. Everything happens in one event loop."""
+class Publishing(LinkFromClient):
+    """One link of a client that sends messages."""
 
     def __init__(
         self,
@@ -75,12 +92,16 @@ class Publishing:
         nodes: Nodes,
         load: Load,
         room: Room,
+        transactions: LocalTransactions,
         most_bytes: int,
     ) -> None:
-        """`nodes` finds destinations; `load` and `room` are of the connection; `most_bytes`: of a message."""
-        self._link = link
+        """`nodes` finds destinations; `load`, `room` and `transactions` are those of the connection.
+
+        `most_bytes`: of a message.
+        """
+        super().__init__(link, engine)
         self._sender = sender
-        self._engine = engine
+        self._transactions = transactions
         self._producer = producer
         self._nodes = nodes
         self._load = load
@@ -95,17 +116,14 @@ class Publishing:
         #: the partitions that this link writes to: its messages stay in order
         self._known: dict[Destination, Place] = {}
         #: messages that wait for the answer whether a topic exists, in order, and the task that sends them
-        self._waiting: deque[tuple[proton.Delivery, Outgoing, Destination, int]] = deque()
+        self._waiting: deque[_Message] = deque()
         self._sending: asyncio.Task[None] | None = None
         #: credit that the client has used up, and gets again
         self._used = 0
-        self._ended = False
 
     async def attach(self) -> None:
         """Answer the client's attach; raises `Refused`."""
         link = self._link
-        if link.remote_target.type == Terminus.COORDINATOR:
-            raise Refused(NOT_IMPLEMENTED, "The gateway has no transactions yet. Use a session without.")
         address = link.remote_target.address
         capabilities = capabilities_of(link.remote_target)
         if link.remote_target.dynamic:
@@ -130,6 +148,8 @@ class Publishing:
 
     async def _is_known(self, destination: Destination) -> bool:
         if destination not in self._known and (place := await self._nodes.place(destination, self._number)):
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             self._known[destination] = place
         return destination in self._known
 
@@ -155,6 +175,8 @@ class Publishing:
 
     def _take(self, delivery: proton.Delivery, encoded: bytes) -> None:
         try:
+            number = transaction_of(delivery)
+            transaction = None if number is None else self._transactions.find(number)
             record = to_record(encoded, self._sender)
             to = self._destination or destination_of(record.address, kind=record.kind)
             if to.is_temporary and not self._nodes.temporary.exists(to):
@@ -164,50 +186,60 @@ class Publishing:
         except KafkadurError as error:
             self._reject(delivery, refused(error))
         else:
-            size = len(encoded) + _OBJECTS_BYTES
-            self._load.begin(size)
-            if self._sending is None and to in self._known:
-                self._send(delivery, record, to, size)
+            message = _Message(delivery, record, to, len(encoded) + _OBJECTS_BYTES, transaction)
+            self._load.begin(message.size)
+            if transaction is not None:
+                transaction.sending()
+            if self._sending is None and to in self._known and (transaction is None or transaction.has_begun):
+                self._send(message)
             else:
-                self._waiting.append((delivery, record, to, size))
+                self._waiting.append(message)
                 self._sending = self._sending or asyncio.create_task(self._send_waiting())
 
     async def _send_waiting(self) -> None:
         try:
             while self._waiting:
-                delivery, record, to, size = self._waiting[0]
+                message = self._waiting[0]
                 try:
-                    known = await self._is_known(to)
+                    known = await self._is_known(message.to)
+                    if message.transaction is not None and not message.transaction.has_begun:
+                        await message.transaction.begin()
+                except Refused as error:
+                    self._give_up(message, error)
                 except KafkadurError as error:
-                    self._load.end(size)
-                    self._reject(delivery, refused(error))
+                    self._give_up(message, refused(error))
                 else:
                     if known:
-                        self._send(delivery, record, to, size)
+                        self._send(message)
                     else:
-                        self._load.end(size)
-                        self._reject(delivery, not_found(to))
+                        self._give_up(message, not_found(message.to))
                 self._waiting.popleft()
         finally:
             self._sending = None
 
-    def _send(self, delivery: proton.Delivery, record: Outgoing, to: Destination, size: int) -> None:
+    def _send(self, message: _Message) -> None:
+        transaction, record, to = message.transaction, message.record, message.to
+
         def reported(result: asyncio.Future[Receipt]) -> None:
-            self._load.end(size)
+            self._load.end(message.size)
             error = result.exception()
-            if error is None:
-                self._settle(delivery, proton.Delivery.ACCEPTED)
-            elif isinstance(error, KafkadurError):
-                self._reject(delivery, refused(error))
-            else:
+            if error is not None and not isinstance(error, KafkadurError):
                 raise error
+            if transaction is not None:
+                if error is not None:
+                    transaction.fail(refused(error))
+            elif error is None:
+                self._settle(message.delivery, proton.Delivery.ACCEPTED)
+            else:
+                self._reject(message.delivery, refused(error))
 
         place, headers = self._known[to], record.headers
         in_place = record.group is None or to.is_temporary
         if to.is_temporary:
             headers = [*headers, (TO_HEADER, to.name.encode())]
+        producer = self._producer if transaction is None else transaction.producer
         try:
-            sending = self._producer.forward(
+            sending = producer.forward(
                 place.topic,
                 record.value,
                 headers=headers,
@@ -215,10 +247,23 @@ class Publishing:
                 partition=place.partition if in_place else None,
             )
         except KafkadurError as error:
-            self._load.end(size)
-            self._reject(delivery, refused(error))
-        else:
-            sending.add_done_callback(reported)
+            self._give_up(message, refused(error))
+            return
+        sending.add_done_callback(reported)
+        if transaction is not None:  # Kafka's report is awaited by the commit
+            transaction.sent()
+            if not self._ended:
+                state: Any = [transaction.id, Described(ulong(_ACCEPTED), [])]  # its annotation is too narrow
+                message.delivery.local.data = state
+            self._settle(message.delivery, TRANSACTIONAL)
+
+    def _give_up(self, message: _Message, error: Refused) -> None:
+        """Reject a message that cannot be sent; a transaction of it cannot be committed any more."""
+        self._load.end(message.size)
+        if message.transaction is not None:
+            message.transaction.fail(error)
+            message.transaction.sent()
+        self._reject(message.delivery, error)
 
     def _reject(self, delivery: proton.Delivery, error: Refused) -> None:
         if self._ended:
@@ -244,17 +289,9 @@ class Publishing:
 
     # -- the end
 
-    def refuse(self, error: Refused) -> None:
-        """End the link with an error; before it was attached this refuses the attach."""
-        if self._ended:
-            return
-        refuse(self._link, error)
-        self.end()
-        self._engine.soon()
-
     def end(self) -> None:
         """The link has ended: messages that have come are written, and nobody is told."""
-        self._ended = True
+        super().end()
         if self._made is not None:
             self._nodes.temporary.end(self._made)
             self._made = None

@@ -10,9 +10,10 @@ import asyncio
 import itertools
 import logging
 import secrets
+from bisect import bisect
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from confluent_kafka import Message
 
@@ -20,8 +21,9 @@ from kafkadur.fetch.filtering import Takes
 from kafkadur.gateway.conditions import NOT_ALLOWED, Refused
 from kafkadur.gateway.destinations import Destination, Kind, home_of, not_found, temporary
 from kafkadur.gateway.temporary_reader import TemporaryReader
-from kafkadur.message.times import now_ms, of_headers
+from kafkadur.message.times import Times, now_ms, of_headers
 from kafkadur_sharing.errors import ConnectionClosed, InvalidDestination, KafkadurError, ResourceLimit
+from kafkadur_sharing.redelivery_policy import Redelivery, in_ms
 
 #: The address of a temporary destination, in a message to it.
 TO_HEADER: Final = "kafkadur-temporary"
@@ -106,31 +108,38 @@ class TemporaryDelivery:
         self._consumer.put_back(self, counted=False)
 
 
-class _Item:
-    """A message that waits, and how often it was delivered."""
+class _Item(NamedTuple):
+    """A message that waits: its place in the order, and how often it was delivered."""
 
-    def __init__(self, message: Message, attempts: int = 0) -> None:
-        self.message = message
-        self.attempts = attempts
-        self.times = of_headers(message.headers())
+    number: int
+    message: Message
+    attempts: int
+    times: Times | None
 
 
 class Temporary:
     """One temporary queue or topic."""
 
-    def __init__(self, destination: Destination, room: Room) -> None:
+    def __init__(self, destination: Destination, room: Room, redelivery: Redelivery) -> None:
         """`room` is that of the connection that made it."""
         self.destination = destination
         self.room = room
+        self.redelivery = redelivery
         self.consumers: list[TemporaryConsumer] = []
         #: the messages that wait in a queue
         self._items: deque[_Item] = deque()
         self._is_queue = destination.kind is Kind.TEMPORARY_QUEUE
+        self._numbers = itertools.count()
+        #: the timers of messages that wait for their time
+        self._timers: dict[asyncio.TimerHandle, Message] = {}
 
     def consumer(
         self, takes: Takes | None, caught_up: Callable[[float], Awaitable[bool]]
     ) -> TemporaryConsumer:
-        """Add a consumer. `caught_up` waits at most so many seconds until all written messages are here."""
+        """Add a consumer. `takes`: which messages of a topic it gets; None: all.
+
+        `caught_up` waits at most so many seconds until all written messages are here.
+        """
         items = self._items if self._is_queue else deque[_Item]()
         consumer = TemporaryConsumer(self, items, takes, caught_up)
         self.consumers.append(consumer)
@@ -138,17 +147,44 @@ class Temporary:
 
     def put(self, message: Message) -> bool:
         """Take a message; returns False if there is no room for it."""
-        targets = [self._items] if self._is_queue else [each.items for each in self.consumers]
+        item = _Item(next(self._numbers), message, 0, of_headers(message.headers()))
+        targets = (
+            [self._items]
+            if self._is_queue
+            else [each.items for each in self.consumers if each.takes is None or each.takes(message)]
+        )
         for items in targets:
             if not self.room.take(message):
                 return False
-            items.append(_Item(message))
+            self.insert(items, item, 0 if item.times is None else item.times.wait(now_ms()))
+        return True
+
+    def insert(self, items: deque[_Item], item: _Item, wait: float) -> None:
+        """Have a message wait in its place, in so many ms."""
+        if wait > 0:
+
+            def insert() -> None:
+                del self._timers[timer]
+                self.insert(items, item, 0)
+
+            timer = asyncio.get_running_loop().call_later(wait / 1000, insert)
+            self._timers[timer] = item.message
+            return
+        if not items or items[-1].number < item.number:
+            items.append(item)
+        elif items[0].number > item.number:
+            items.appendleft(item)
+        else:
+            items.insert(bisect(items, item.number, key=lambda each: each.number), item)
         for consumer in self.consumers:
             consumer.wake()
-        return True
 
     def end(self, error: KafkadurError) -> None:
         """End it: its consumers raise the error, and its messages are gone."""
+        for timer, message in self._timers.items():
+            timer.cancel()
+            self.room.give_back(message)
+        self._timers.clear()
         for consumer in self.consumers:
             consumer.fail(error)
             if not self._is_queue:
@@ -171,10 +207,10 @@ class TemporaryConsumer:
         """`items` wait for it; the consumers of a queue share them."""
         self.name = temporary.destination.name
         self.items = items
+        self.takes = takes
         self._temporary = temporary
-        self._takes = takes
         self._caught_up = caught_up
-        self._held: dict[TemporaryDelivery, None] = {}
+        self._held: dict[TemporaryDelivery, _Item] = {}
         self._error: KafkadurError | None = None
         self._changed = asyncio.Event()
 
@@ -212,22 +248,15 @@ class TemporaryConsumer:
         if self._error is not None:
             raise self._error
         found: list[TemporaryDelivery] = []
-        left: list[_Item] = []
         now = now_ms()
         while self.items and len(found) < most:
             item = self.items.popleft()
             if item.times is not None and item.times.is_over(now):
                 self._temporary.room.give_back(item.message)
-            elif item.times is not None and (wait := item.times.wait(now)):
-                left.append(item)
-                asyncio.get_running_loop().call_later(wait / 1000, self.wake)
-            elif self._takes is not None and not self._takes(item.message):
-                left.append(item)
             else:
                 delivery = TemporaryDelivery(self, item.message, item.attempts + 1)
-                self._held[delivery] = None
+                self._held[delivery] = item
                 found.append(delivery)
-        self.items.extendleft(reversed(left))
         return found
 
     def wake(self) -> None:
@@ -236,17 +265,20 @@ class TemporaryConsumer:
 
     def settle(self, delivery: TemporaryDelivery) -> None:
         """Part of settling: the message is gone."""
-        if delivery in self._held:
-            del self._held[delivery]
+        if self._held.pop(delivery, None) is not None:
             self._temporary.room.give_back(delivery.message)
 
     def put_back(self, delivery: TemporaryDelivery, *, counted: bool) -> None:
-        """Part of settling: the message comes again, before the others."""
-        if delivery in self._held:
-            del self._held[delivery]
-            self.items.appendleft(_Item(delivery.message, delivery.attempt - (0 if counted else 1)))
-            for consumer in self._temporary.consumers:
-                consumer.wake()
+        """Part of settling: the message comes again, in its place, unless its attempts are used up."""
+        policy = self._temporary.redelivery
+        if counted and policy.max_attempts is not None and delivery.attempt >= policy.max_attempts:
+            delivery.reject_nowait(f"it has had {delivery.attempt} attempts")
+            return
+        item = self._held.pop(delivery, None)
+        if item is not None:
+            wait = _backoff_ms(policy, delivery.attempt) if counted else 0
+            again = item._replace(attempts=delivery.attempt - (0 if counted else 1))
+            self._temporary.insert(self.items, again, wait)
 
     def fail(self, error: KafkadurError) -> None:
         """Its destination has ended."""
@@ -265,7 +297,7 @@ class TemporaryConsumer:
     async def close(self) -> None:
         """End; what was not settled comes again to the next consumer of a queue, uncounted."""
         if self in self._temporary.consumers:
-            for delivery in reversed(list(self._held)):
+            for delivery in list(self._held):
                 delivery.release_nowait()
             self._temporary.consumers.remove(self)
             if self._temporary.destination.kind is Kind.TEMPORARY_TOPIC:
@@ -274,15 +306,21 @@ class TemporaryConsumer:
         self.wake()
 
 
+def _backoff_ms(policy: Redelivery, attempts: int) -> float:
+    """Return how long a message waits after so many attempts, ms."""
+    doubled = in_ms(policy.backoff) * 2.0 ** min(attempts - 1, 30)
+    return min(doubled, in_ms(policy.max_backoff))
+
+
 class TemporaryDestinations:
     """The temporary destinations of one gateway. Used in one event loop."""
 
-    def __init__(self, reader: TemporaryReader) -> None:
+    def __init__(self, reader: TemporaryReader, redelivery: Redelivery | None) -> None:
         """`reader` reads the partition in Kafka that their messages come by."""
         self._reader = reader
+        self._redelivery = redelivery or Redelivery()
         #: part of their addresses, which no other gateway has
         self._id = secrets.token_hex(6)
-        self._numbers = itertools.count(1)
         self._found: dict[str, Temporary] = {}
         self._starting = asyncio.Lock()
 
@@ -295,8 +333,8 @@ class TemporaryDestinations:
         """Make a temporary queue or topic of a connection; raises `KafkaUnavailable` and `KafkaRefused`."""
         async with self._starting:
             partition = await self._reader.start(self._take)
-        destination = temporary(kind, partition=partition, gateway=self._id, number=next(self._numbers))
-        made = self._found[destination.name] = Temporary(destination, room)
+        destination = temporary(kind, partition=partition, gateway=self._id, secret=secrets.token_hex(8))
+        made = self._found[destination.name] = Temporary(destination, room, self._redelivery)
         return made
 
     def consume(self, destination: Destination, room: Room, takes: Takes | None) -> TemporaryConsumer:
@@ -333,6 +371,14 @@ class TemporaryDestinations:
                         remedy="consume faster, or use a queue",
                     )
                 )
+
+    async def prepare(self) -> None:
+        """Create the topic before a message is written to it.
+
+        Raises `KafkaUnavailable` and `KafkaRefused`.
+        """
+        async with self._starting:
+            await asyncio.to_thread(self._reader.ensure)
 
     async def close(self) -> None:
         """End the reader."""

@@ -33,8 +33,12 @@ _ASK_S: Final = 10.0
 class TemporaryReader:
     """Reads from the time of its start on. Its messages arrive in the event loop that starts it."""
 
-    def __init__(self, kafka: Mapping[str, Any], namespace: str, topics: Topics) -> None:
-        """`kafka` is confluent-kafka configuration; `topics` asks Kafka. Connects at the start."""
+    def __init__(self, kafka: Mapping[str, Any], namespace: str, topics: Topics, *, most_bytes: int) -> None:
+        """`kafka` is confluent-kafka configuration; `topics` asks Kafka. Connects at the start.
+
+        `most_bytes`: of the largest record.
+        """
+        self._most_bytes = most_bytes
         self._topics = topics
         self.topic = f"{TEMPORARY_PREFIX}{digest([namespace])}"
         self._kafka = for_own_messages(kafka)
@@ -60,17 +64,24 @@ class TemporaryReader:
             self._thread.start()
         return self._partition
 
-    def _connect(self) -> Consumer:
+    def ensure(self) -> None:
+        """Create the topic if there is none, once; raises `KafkaUnavailable` and `KafkaRefused`."""
+        if self._partitions:
+            return
         admin = TopicAdmin(self._kafka, timeout=_ASK_S)
+        config = {**_CONFIG, "max.message.bytes": str(self._most_bytes)}
         try:
-            admin.ensure(self.topic, config=_CONFIG, partitions=_PARTITIONS)
+            admin.ensure(self.topic, config=config, partitions=_PARTITIONS)
             self._partitions = admin.describe(self.topic).partitions
         finally:
             admin.close()
+
+    def _connect(self) -> Consumer:
+        self.ensure()
         self._partition = random.randrange(self._partitions)  # noqa: S311 - no secret
         self._position = self._end()
         config = {
-            **{name: value for name, value in self._kafka.items() if not callable(value)},
+            **self._kafka,
             "group.id": "kafkadur:temporary",  # the client needs one; nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,

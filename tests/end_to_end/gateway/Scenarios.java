@@ -1,6 +1,7 @@
 import jakarta.jms.BytesMessage;
 import jakarta.jms.CompletionListener;
 import jakarta.jms.Connection;
+import jakarta.jms.Destination;
 import jakarta.jms.InvalidClientIDException;
 import jakarta.jms.InvalidDestinationException;
 import jakarta.jms.InvalidSelectorException;
@@ -44,9 +45,12 @@ public class Scenarios {
       case "acknowledging" -> acknowledging(a[1], a[2], Integer.parseInt(a[3]));
       case "listening" -> listening(a[1], a[2], a[3]);
       case "queues" -> queues(a[1], a[2]);
+      case "transacted" -> transacted(a[1], a[2], a[3]);
+      case "moving" -> moving(a[1], a[2], a[3]);
       case "asking" -> asking(a[1], a[2], a[3]);
       case "context" -> context(a[1], a[2]);
       case "publish" -> publish(a[1], a[2], Integer.parseInt(a[3]));
+      case "queue" -> fill(a[1], a[2], Integer.parseInt(a[3]));
       case "work" -> work(a[1], a[2], Integer.parseInt(a[3]));
       default -> throw new IllegalArgumentException(a[0]);
     }
@@ -455,6 +459,84 @@ public class Scenarios {
     }
   }
 
+  /** Transacted sessions: commit, rollback, both directions, several consumers, and a session that is closed. */
+  static void transacted(String url, String name, String out) throws Exception {
+    try (Connection connection = connect(url, "app"); Connection other = connect(url, null)) {
+      Session session = connection.createSession(true, Session.SESSION_TRANSACTED), plain = auto(other);
+      Topic topic = session.createTopic(name);
+      MessageConsumer consumer = session.createDurableConsumer(topic, "dur");
+      MessageConsumer results = plain.createConsumer(plain.createTopic(out));
+      MessageProducer producer = session.createProducer(session.createTopic(out));
+      publish(url, name, 10);
+      for (int i = 0; i < 3; i++) check(text(consumer).equals("" + i), "in order " + i);
+      producer.send(session.createTextMessage("a"));
+      check(results.receiveNoWait() == null, "not before the commit");
+      session.commit();
+      check(text(results).equals("a"), "committed");
+      for (int i = 3; i < 6; i++) check(text(consumer).equals("" + i), "in order " + i);
+      producer.send(session.createTextMessage("b"));
+      session.rollback();
+      for (int i = 3; i < 6; i++) {
+        TextMessage again = (TextMessage) consumer.receive(LIMIT_MS);
+        check(again.getText().equals("" + i) && again.getJMSRedelivered(), "rolled back " + i);
+        check(again.getIntProperty("JMSXDeliveryCount") == 2, "the second attempt");
+      }
+      session.commit();
+      check(text(consumer).equals("6"), "after the commit");
+      session.close(); // which rolls back
+      check(results.receiveNoWait() == null, "what was rolled back is not seen");
+      session = connection.createSession(true, Session.SESSION_TRANSACTED);
+      consumer = session.createDurableConsumer(topic, "dur");
+      MessageConsumer volatileOne = session.createConsumer(session.createTopic(out));
+      for (int i = 6; i < 10; i++) check(text(consumer).equals("" + i), "kept " + i);
+      session.createProducer(session.createTopic(out)).send(session.createTextMessage("c"));
+      session.commit();
+      check(text(volatileOne).equals("c") && text(results).equals("c"), "both");
+      session.rollback();
+      check(text(volatileOne).equals("c"), "of a non-durable subscription, too");
+      consumer.close(); // its consumer is closed before the commit
+      session.commit();
+      session.unsubscribe("dur");
+      try (JMSContext context = new JmsConnectionFactory(url).createContext(JMSContext.SESSION_TRANSACTED)) {
+        context.createProducer().send(context.createQueue(out), "d");
+        context.rollback();
+        context.createProducer().send(context.createQueue(out), "e");
+        context.commit();
+      }
+      check(text(results).equals("e"), "only what was committed");
+    }
+  }
+
+  /** Moves numbers from a queue to a topic, each exactly once, until it has been idle; says each commit. */
+  static void moving(String url, String name, String out) throws Exception {
+    try (Connection connection = connect(url, null)) {
+      Session session = connection.createSession(true, Session.SESSION_TRANSACTED);
+      MessageConsumer consumer = session.createConsumer(session.createQueue(name));
+      MessageProducer producer = session.createProducer(session.createTopic(out));
+      say("attached");
+      while (true) {
+        try {
+          int count = 0;
+          Message message = consumer.receive(10_000);
+          if (message == null) return;
+          for (; message != null && count < 5; count++) {
+            producer.send(session.createTextMessage(((TextMessage) message).getText()));
+            message = count < 4 ? consumer.receive(1_000) : null;
+          }
+          session.commit();
+          say(count);
+        } catch (JMSException error) { // rolled back, or in doubt: what was not committed comes again
+          say("failed " + error.getClass().getSimpleName());
+          try {
+            session.rollback();
+          } catch (JMSException ignored) {
+            say("failed " + ignored.getClass().getSimpleName());
+          }
+        }
+      }
+    }
+  }
+
   /** The simplified API. */
   static void context(String url, String name) {
     JmsConnectionFactory factory = new JmsConnectionFactory(url);
@@ -472,7 +554,19 @@ public class Scenarios {
   static void publish(String url, String name, int count) throws Exception {
     try (Connection connection = connect(url, null)) {
       Session session = auto(connection);
-      MessageProducer producer = session.createProducer(session.createTopic(name));
+      send(session, session.createTopic(name), count);
+    }
+  }
+
+  static void fill(String url, String name, int count) throws Exception {
+    try (Connection connection = connect(url, null)) {
+      Session session = auto(connection);
+      send(session, session.createQueue(name), count);
+    }
+  }
+
+  static void send(Session session, Destination destination, int count) throws Exception {
+    try (MessageProducer producer = session.createProducer(destination)) {
       CountDownLatch left = new CountDownLatch(count);
       CompletionListener counting = new CompletionListener() {
         public void onCompletion(Message message) {

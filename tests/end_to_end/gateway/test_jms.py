@@ -1,8 +1,10 @@
 """Scenarios with Apache Qpid JMS, the client that users of Jakarta Messaging have."""
 
 import queue
+import random
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -13,9 +15,12 @@ pytest.importorskip("proton", reason="the AMQP engine is not installed: there is
 
 from kafkadur import Redelivery
 from tests.end_to_end.gateway.jms import SCENARIO_S, Jms
-from tests.integration.gateway.running import running
+from tests.integration.gateway.running import Serving, running
 from tests.integration.gateway.test_topics import make
 from tests.integration.subscriptions.helpers import Place
+from tests.integration.transactions.helpers import committed
+
+_RECONNECT = "failover.initialReconnectDelay=100&failover.maxReconnectAttempts=100"
 
 
 def url(port: int) -> str:
@@ -54,6 +59,38 @@ def test_queues(jms: Jms, port: int, place: Place) -> None:
     jms.run("queues", url(port), place.topic(partitions=2))
 
 
+def test_transacted_sessions(jms: Jms, port: int, place: Place) -> None:
+    jms.run("transacted", url(port), place.topic(), place.topic())
+
+
+@pytest.mark.long
+def test_a_message_is_moved_exactly_once_whenever_its_gateway_is_killed(jms: Jms, place: Place) -> None:
+    """Two gateways are killed and started in turn, at any moment of a transaction, while two clients move."""
+    topic, out = place.topic(partitions=2), place.topic()
+    random.seed(20)
+    with ExitStack() as stack:
+        gateways = [stack.enter_context(Serving(place)) for _ in range(2)]
+        jms.run("queue", url(gateways[0].port), topic, "300")
+        where = ",".join(url(each.port) for each in gateways)
+        movers = [
+            start(stack, jms.command("moving", f"failover:({where})?{_RECONNECT}", topic, out))
+            for _ in range(2)
+        ]
+        for mover in movers:
+            assert line(mover) == "attached"
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for mover in movers:
+            threading.Thread(target=pass_on, args=(mover, lines), daemon=True).start()
+        for round_ in range(8):
+            for _ in range(random.randrange(1, 6)):
+                lines.get(timeout=SCENARIO_S)
+            gateways[round_ % 2].kill()
+            gateways[round_ % 2].start()
+        for mover in movers:
+            assert mover.wait(SCENARIO_S) == 0
+        assert Counter(committed(place, out)) == Counter(range(300))
+
+
 @pytest.mark.long
 def test_request_and_reply_at_two_gateways(jms: Jms, gateway: Callable[..., int], place: Place) -> None:
     jms.run("asking", url(gateway()), url(gateway()), place.topic())
@@ -74,8 +111,7 @@ def test_a_durable_subscription_goes_on_at_another_gateway(
         first = ExitStack()
         gone = first.enter_context(running(place))
         stack.callback(first.close)
-        options = "failover.initialReconnectDelay=100&failover.maxReconnectAttempts=100"
-        where = f"failover:({url(gone)},{url(second)})?{options}"
+        where = f"failover:({url(gone)},{url(second)})?{_RECONNECT}"
         process = start(stack, jms.command("reattach", where, topic))
         assert line(process) == "attached"
         first.close()

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Self
 
 import proton
 import proton.utils
@@ -15,6 +17,7 @@ from proton.reactor import Container, Filter, ReceiverOption
 from kafkadur.gateway.gateway import Gateway
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.settings import settings
+from kafkadur.stack.ports import free_ports
 from tests.integration.subscriptions.helpers import Place
 
 #: Proton annotates messages, and what blocks, in part only.
@@ -54,6 +57,39 @@ def running(place: Place, **options: Any) -> Generator[int]:
     finally:
         loop.call_soon_threadsafe(stopped.set)
         thread.join()
+
+
+class Serving:
+    """A gateway in a process of its own, which can be killed and started again at the same port."""
+
+    def __init__(self, place: Place, *options: str) -> None:
+        """`options` are those of `kafkadur gateway`."""
+        (self.port,) = free_ports(1)
+        self._command = [
+            sys.executable, "-m", "kafkadur.cli", "gateway", "--port", str(self.port), *options,
+            "--kafka", place.stack.kafka, "--redis", place.stack.redis, "--namespace", place.namespace,
+        ]  # fmt: skip
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it; returns when it listens."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert "The gateway is at" in self._process.stdout.readline()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from proton import Delivery, byte, symbol, timestamp
 from proton.reactor import ReceiverOption
 from proton.utils import LinkDetached, SendException
 
+from kafkadur import Redelivery
 from tests.integration.gateway.running import ANSWER_S, Message, Source, bodies, client, drained, selecting
 from tests.integration.subscriptions.helpers import Place
 
@@ -78,6 +79,26 @@ def test_consumers_of_a_temporary_queue_share_it_and_what_they_do_not_settle_com
         for create in (other.create_sender, connection.create_receiver):
             with pytest.raises(LinkDetached, match="has ended"):
                 create(address, name="late")
+
+
+def test_released_messages_keep_their_order_and_attempts_end(gateway: Callable[..., int]) -> None:
+    with client(gateway(redelivery=Redelivery(max_attempts=2, backoff=0.2))) as connection:
+        receiver = connection.create_receiver(None, dynamic=True, credit=4)
+        sender = connection.create_sender(receiver.link.remote_source.address)
+        for number in range(4):
+            sender.send(Message(body=number))
+        assert [receiver.receive(timeout=ANSWER_S).body for _ in range(4)] == [0, 1, 2, 3]
+        for _ in range(4):
+            receiver.settle(Delivery.RELEASED)
+        receiver.link.flow(10)
+        assert bodies(receiver, 3) == [0, 1, 2]
+        for attempt in (0, 1):
+            found = receiver.receive(timeout=ANSWER_S)
+            assert (found.body, found.delivery_count) == (3, attempt)
+            receiver.fetcher.unsettled[-1].local.failed = True
+            receiver.settle(Delivery.MODIFIED)
+        drained(receiver, 5)
+        assert not receiver.fetcher.incoming
 
 
 def test_each_consumer_of_a_temporary_topic_has_all_and_its_own_selector(port: int) -> None:

@@ -256,6 +256,7 @@ def test_what_cannot_be_used_is_refused_with_a_reason(place: Place, port: int) -
             (f"{topic}?color=red", (), "amqp:invalid-field"),
             (f"{topic}::", (), "amqp:invalid-field"),
             ("kafkadur.journal.default", (), "amqp:not-found"),
+            ("__consumer_offsets", (), "amqp:not-found"),
         ):
             with pytest.raises(LinkDetached, match=condition):
                 connection.create_receiver(address, options=options)
@@ -484,15 +485,3 @@ def attached_at_last(connection: Any, topic: str) -> Any:
             if number == 50:
                 raise
     return None
-
-
-def test_temporary_destinations_and_transactions_are_refused(port: int) -> None:
-    with client(port) as connection:
-        with pytest.raises(LinkDetached, match="amqp:not-implemented"):
-            connection.create_receiver(None, dynamic=True)
-        session = connection.conn.session()
-        session.open()
-        coordinator = session.sender("coordinator")
-        coordinator.target.type = coordinator.target.COORDINATOR
-        coordinator.open()
-        refusal(connection, coordinator, "amqp:not-implemented")

@@ -1,5 +1,6 @@
 """Which subscription a receiving link asks for: names as Qpid JMS makes them, and those of other clients."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -8,12 +9,12 @@ pytest.importorskip("proton", reason="the AMQP engine is not installed: there is
 
 from kafkadur.gateway.conditions import Refused
 from kafkadur.gateway.destinations import Destination, Kind, destination_of, home_of, temporary
-from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, client_id_of
+from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, check_name, client_id_of
 from kafkadur_sharing.definition import SubscriptionType
 
 EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
 PLAIN = ReceivingLink(name="n", address="t", capabilities=frozenset({"topic"}), durable=False)
-TEMPORARY = "kafkadur.temporary.queue.3.0123456789ab.1"
+TEMPORARY = "kafkadur.temporary.queue.3.0123456789ab.0123456789abcdef"
 #: Capabilities of shared consumers.
 OF_CLIENT, GLOBAL = frozenset({"topic", "shared"}), frozenset({"topic", "shared", "global"})
 
@@ -96,9 +97,11 @@ def test_the_subscription_of_a_link(link: ReceivingLink, expected: Asked) -> Non
         (replace(PLAIN, address="queue://t::work"), "amqp:invalid-field"),
         (replace(PLAIN, address="queue://t?type=serial"), "amqp:invalid-field"),
         (replace(PLAIN, address="queue://t", selector="a = 1"), "amqp:not-implemented"),
-        (replace(PLAIN, address="t::queue.t"), "amqp:invalid-field"),
-        (replace(PLAIN, name="queue.t|global", durable=True, capabilities=GLOBAL), "amqp:invalid-field"),
-        (replace(PLAIN, name="queue.t|global", address=None), "amqp:invalid-field"),
+        (replace(PLAIN, address=TEMPORARY, copies=True), "amqp:not-implemented"),
+        (replace(PLAIN, address=TEMPORARY, selector="a = 1"), "amqp:not-implemented"),
+        (replace(PLAIN, address=None, dynamic=True, selector="a = 1"), "amqp:not-implemented"),
+        (replace(PLAIN, address="__consumer_offsets"), "amqp:not-found"),
+        (replace(PLAIN, address="queue://__consumer_offsets"), "amqp:not-found"),
         (replace(PLAIN, address=f"{TEMPORARY}::work"), "amqp:invalid-field"),
     ],
 )
@@ -106,6 +109,26 @@ def test_what_no_subscription_can_be(link: ReceivingLink, condition: str) -> Non
     with pytest.raises(Refused) as refusal:
         asked_for(link)
     assert refusal.value.condition == condition
+
+
+@pytest.mark.parametrize(
+    ("link", "client_id", "allowed"),
+    [
+        (replace(PLAIN, address="t::queue.t"), "app", False),
+        (replace(PLAIN, name="queue.t|global", durable=True, capabilities=GLOBAL), "app", False),
+        (replace(PLAIN, name="queue.t|global", address=None), "app", False),
+        (replace(PLAIN, name="queue.t", address=None), None, False),
+        (replace(PLAIN, name="queue.t", durable=True, capabilities=OF_CLIENT), None, False),
+        (replace(PLAIN, name="queue.t", durable=True), "app", True),
+        (replace(PLAIN, name="queue.t"), None, True),
+        (replace(PLAIN, address="queue://t"), None, True),
+    ],
+)
+def test_no_client_asks_for_the_subscription_of_a_queue(
+    link: ReceivingLink, client_id: str | None, *, allowed: bool
+) -> None:
+    with nullcontext() if allowed else pytest.raises(Refused, match="belongs to a queue"):
+        check_name(asked_for(link), client_id)
 
 
 def test_a_generated_container_id_is_no_client_id() -> None:
@@ -131,7 +154,7 @@ def test_a_link_of_a_temporary_destination(link: ReceivingLink, more: dict[str, 
 
 def test_the_address_of_a_temporary_destination_tells_where_it_is() -> None:
     for kind in (Kind.TEMPORARY_QUEUE, Kind.TEMPORARY_TOPIC):
-        made = temporary(kind, partition=3, gateway="0123456789ab", number=12)
+        made = temporary(kind, partition=3, gateway="0123456789ab", secret="0" * 16)
         assert destination_of(made.name) == made
         assert home_of(made) == (3, "0123456789ab")
 
