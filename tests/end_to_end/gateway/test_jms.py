@@ -1,5 +1,6 @@
 """Scenarios with Apache Qpid JMS, the client that users of Jakarta Messaging have."""
 
+import contextlib
 import queue
 import random
 import subprocess
@@ -20,6 +21,8 @@ from tests.integration.gateway.test_topics import make
 from tests.integration.subscriptions.helpers import Place
 from tests.integration.transactions.helpers import committed
 
+#: Messages that are moved while gateways are killed, and how often.
+_MOVED, _KILLS = 1_000, 8
 _RECONNECT = "failover.initialReconnectDelay=100&failover.maxReconnectAttempts=100"
 
 
@@ -67,28 +70,30 @@ def test_transacted_sessions(jms: Jms, port: int, place: Place) -> None:
 def test_a_message_is_moved_exactly_once_whenever_its_gateway_is_killed(jms: Jms, place: Place) -> None:
     """Two gateways are killed and started in turn, at any moment of a transaction, while two clients move."""
     topic, out = place.topic(partitions=2), place.topic()
-    random.seed(20)
+    randomly = random.Random(20)
     with ExitStack() as stack:
         gateways = [stack.enter_context(Serving(place)) for _ in range(2)]
-        jms.run("queue", url(gateways[0].port), topic, "300")
         where = ",".join(url(each.port) for each in gateways)
-        movers = [
-            start(stack, jms.command("moving", f"failover:({where})?{_RECONNECT}", topic, out))
-            for _ in range(2)
-        ]
+        command = jms.command("moving", f"failover:({where})?{_RECONNECT}", topic, out)
+        movers = [start(stack, command) for _ in range(2)]
         for mover in movers:
             assert line(mover) == "attached"
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         for mover in movers:
             threading.Thread(target=pass_on, args=(mover, lines), daemon=True).start()
-        for round_ in range(8):
-            for _ in range(random.randrange(1, 6)):
-                lines.get(timeout=SCENARIO_S)
-            gateways[round_ % 2].kill()
-            gateways[round_ % 2].start()
-        for mover in movers:
-            assert mover.wait(SCENARIO_S) == 0
-        assert Counter(committed(place, out)) == Counter(range(300))
+        jms.run("queue", url(gateways[0].port), topic, str(_MOVED))
+        kills = 0
+        while any(mover.poll() is None for mover in movers):
+            for _ in range(randomly.randrange(1, 9)):
+                with contextlib.suppress(queue.Empty):
+                    lines.get(timeout=1)
+            if kills < _KILLS:
+                gateways[kills % 2].kill()
+                gateways[kills % 2].start()
+                kills += 1
+        assert [mover.wait() for mover in movers] == [0, 0]
+        assert kills == _KILLS
+        assert Counter(committed(place, out)) == Counter(range(_MOVED))
 
 
 @pytest.mark.long

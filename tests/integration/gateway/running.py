@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from kafkadur.gateway.gateway import Gateway
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.settings import settings
 from kafkadur.stack.ports import free_ports
-from tests.integration.subscriptions.helpers import Place
+from tests.integration.subscriptions.helpers import Place, wait_until
 
 #: Proton annotates messages, and what blocks, in part only.
 Message: Any = proton.Message
@@ -69,19 +70,25 @@ class Serving:
             sys.executable, "-m", "kafkadur.cli", "gateway", "--port", str(self.port), *options,
             "--kafka", place.stack.kafka, "--redis", place.stack.redis, "--namespace", place.namespace,
         ]  # fmt: skip
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; returns when it listens."""
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        assert "The gateway is at" in self._process.stdout.readline()
+        self._process = subprocess.Popen(self._command)
+        wait_until(self._listens, "the gateway listens")
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+            return True
+        return False
 
     def kill(self) -> None:
         """SIGKILL."""
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
             self._process = None
 
     def __enter__(self) -> Self:
