@@ -105,7 +105,9 @@ def outcome_in_transaction(disposition: proton.Delivery) -> Outcome | None:
     if not isinstance(described, Described):
         return None
     descriptor: Any = described.descriptor
-    kind = _BY_SYMBOL.get(str(descriptor)) if isinstance(descriptor, str) else int(descriptor)
+    kind = _BY_SYMBOL.get(str(descriptor)) if isinstance(descriptor, str) else descriptor
+    if not isinstance(kind, int):
+        return None
     fields: Any = described.value if isinstance(described.value, list) else []
     if kind == _MODIFIED:
         return Outcome(
