@@ -387,7 +387,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
         Raises `IllegalState` for a parameter out of its range.
         """
-        if self._member.transacted:
+        if self._member.judged_by_session:
             raise in_transaction()
         policy = self.definition.definition.redelivery
         retries = Retries(
@@ -417,7 +417,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         does, and `IllegalState` in a transacted session, which commits instead.
         """
         self._check_process()
-        if self._member.transacted:
+        if self._member.judged_by_session:
             raise in_transaction()
         await confirm_all(self._member)
 
@@ -429,7 +429,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
     def take_chosen(self, deliveries: Sequence[AnyDelivery[Any, Any]]) -> list[tuple[Chunk, list[int]]]:
         """Part of committing: return those deliveries that are of this subscription and not settled."""
-        return self._member.verdicts.chosen(map(record_of, deliveries))
+        return [] if self._closed else self._member.verdicts.chosen(map(record_of, deliveries))
 
     def roll_back_taken(self, records: list[tuple[Chunk, list[int]]]) -> list[Chunk]:
         """Part of committing: roll back records; `confirm_received` waits for it."""
@@ -507,6 +507,11 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             raise forked(f"subscription {self._member.display}")
 
     @property
+    def is_closed(self) -> bool:
+        """Part of sessions: whether `close` was called."""
+        return self._closed
+
+    @property
     def is_stopping(self) -> bool:
         """Whether `stop` or `close` was called."""
         return self._stopping
@@ -534,7 +539,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         self.stop()
         self.give_back_block()
         # while the outcome of a commit is unknown, leaving loses the records
-        if self._member.transacted and not self._member.gate.outcome_unknown:
+        if self._member.judged_by_session and not self._member.gate.outcome_unknown:
             self._left += sum(len(indices) for _, indices in self.take_handed())
         unconfirmed = await kept(self._leave(self._served))  # it leaves even if this wait is cancelled
         if unconfirmed:

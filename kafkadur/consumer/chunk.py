@@ -117,8 +117,9 @@ class Owner(Protocol):
     single: bool
     #: the lane of each partition passes to other members by itself
     lanes_apart: bool
-    #: the commits of a session are the verdicts
+    #: a transacted session settles messages; the commits of a session are the only verdicts
     transacted: bool
+    judged_by_session: bool
     decoding: Decoding
     tracing: Tracing | None
     gate: Gate

@@ -384,6 +384,12 @@ def record_of(delivery: Delivery[Any, Any]) -> tuple[Chunk, int]:
     return delivery._chunk, delivery._index  # noqa: SLF001 - of this module
 
 
+def is_in_flight(delivery: Delivery[Any, Any]) -> bool:
+    """Whether a delivery has no verdict yet, and its lease is held."""
+    chunk, index = record_of(delivery)
+    return chunk.verdicts[index] == HANDED and not chunk.lease.lost
+
+
 class Batch(Sequence[Delivery[V_co, K_co]]):
     """Deliveries that were received together; their objects are made when they are accessed."""
 
@@ -414,7 +420,7 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         """Return the class of its deliveries."""
         member, raw = self._chunk.member, self._chunk.member.decoding.is_raw
         made: type[Delivery[Any, Any]]
-        if member.transacted:
+        if member.judged_by_session:
             made = TransactedDelivery if raw else TransactedDecodedDelivery
         elif member.tracing is not None:
             made = TracedDelivery if raw else TracedDecodedDelivery
@@ -446,7 +452,7 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         Raises `IllegalState` in a transacted session: the session commits.
         """
         member = self._chunk.member
-        if member.transacted:
+        if member.judged_by_session:
             raise in_transaction()
         if member.tracing is None:
             self._acknowledge()

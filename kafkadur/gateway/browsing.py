@@ -19,10 +19,10 @@ from kafkadur.admin.browse import selected_by
 from kafkadur.admin.inspector import Inspector
 from kafkadur.admin.peek import Peeked
 from kafkadur.aio.connection import Connection
-from kafkadur.gateway.conditions import INTERNAL_ERROR, RESOURCE_LIMIT, Refused, refused
+from kafkadur.gateway.conditions import INTERNAL_ERROR, Refused, refused
 from kafkadur.gateway.destinations import Destination, not_found
 from kafkadur.gateway.identity import Asked
-from kafkadur.gateway.links import LinkEngine, LinkToClient
+from kafkadur.gateway.links import Limit, LinkEngine, LinkToClient
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.records import to_message
 from kafkadur.gateway.temporary import headers_of
@@ -53,17 +53,7 @@ class Browsers:
         """`settings` are those of connections to Kafka and Redis."""
         self._thread = ThreadPoolExecutor(1, "kafkadur-browsers")
         self._inspector = Inspector(settings)
-        self._open = 0
-
-    def begin(self) -> None:
-        """Count one more browser; raises `Refused` if there are too many."""
-        if self._open >= _MOST_BROWSERS:
-            raise Refused(RESOURCE_LIMIT, f"A gateway has at most {_MOST_BROWSERS} browsers at a time.")
-        self._open += 1
-
-    def end(self) -> None:
-        """A browser has ended."""
-        self._open -= 1
+        self.limit = Limit(_MOST_BROWSERS, "browsers")
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do work of a browser in the thread."""
@@ -135,7 +125,7 @@ class Browsing(LinkToClient):
             raise not_found(self._queue)
         if self._ended:
             return
-        self._browsers.begin()
+        self._browsers.limit.take()
         link = self._link
         link.source.copy(link.remote_source)
         link.target.copy(link.remote_target)
@@ -212,4 +202,4 @@ class Browsing(LinkToClient):
         if self._showing is not None:
             await asyncio.wait((self._showing,))
         await self._browsers.run(messages.close)
-        self._browsers.end()
+        self._browsers.limit.give_back()

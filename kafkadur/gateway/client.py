@@ -21,7 +21,7 @@ from kafkadur.gateway.conditions import (
 from kafkadur.gateway.consuming import Consuming, Unsubscribing
 from kafkadur.gateway.engine import Engine
 from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, check_name, client_id_of
-from kafkadur.gateway.links import LinkFromClient, LinkToClient, capabilities_of, refuse
+from kafkadur.gateway.links import Limit, LinkFromClient, LinkToClient, capabilities_of, refuse
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.gateway.publishing import Load, Publishing
@@ -71,6 +71,16 @@ class Services(Protocol):
     @property
     def nodes(self) -> Nodes:
         """The topics and queues."""
+        ...
+
+    @property
+    def transacted(self) -> Limit:
+        """The limit of coordinator links."""
+        ...
+
+    @property
+    def producer_config(self) -> dict[str, Any]:
+        """The settings of producers besides those of the connection."""
         ...
 
     @property
@@ -226,12 +236,14 @@ class Client:
         links, self._consuming, self._publishing = list(self._consuming.values()), {}, {}
         self._links.clear()
         self._detaching.clear()
+        if lost:
+            for sender in senders:
+                sender.abandon()
+            for link in links:
+                link.abandon()
         # transactions end before their consumers, which give back what is not settled
         await asyncio.gather(*(each.close() for each in senders), return_exceptions=True)
-        if lost:
-            await asyncio.gather(*(each.lose() for each in links), return_exceptions=True)
-        else:
-            await asyncio.gather(*(each.close(unsubscribes=False) for each in links), return_exceptions=True)
+        await asyncio.gather(*(each.close(unsubscribes=False) for each in links), return_exceptions=True)
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -295,7 +307,14 @@ class Client:
         """Return what serves a link from the client."""
         services, engine = self._services, self._engine
         if link.remote_target.type == Terminus.COORDINATOR:
-            return Coordinator(link, connection, engine=engine, transactions=self._transactions)
+            return Coordinator(
+                link,
+                connection,
+                engine=engine,
+                transactions=self._transactions,
+                limit=services.transacted,
+                config=services.producer_config,
+            )
         return Publishing(
             link,
             SendingConnection(

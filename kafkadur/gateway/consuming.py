@@ -15,7 +15,7 @@ from proton import Link, Terminus
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
-from kafkadur.consumer.delivery import Batch, Delivery
+from kafkadur.consumer.delivery import Batch, Delivery, is_in_flight
 from kafkadur.fetch.filtering import taking
 from kafkadur.gateway.conditions import INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, Refused, refused
 from kafkadur.gateway.destinations import Destination, not_found
@@ -115,8 +115,8 @@ class Consuming(LinkToClient):
         self._tags = itertools.count(1)
         #: messages that the client has and has not settled, by the tag of their delivery
         self._unsettled: dict[str, Delivery | TemporaryDelivery] = {}
-        #: messages whose outcome is part of an open transaction
-        self._enrolled = 0
+        #: messages whose outcome is part of an open transaction, by the tag of their delivery
+        self._parts: dict[str, _InTransaction] = {}
         #: the session that settles messages in transactions; None: there is none
         self._session: Session | None = None
         self._window = _FIRST_WINDOW
@@ -207,6 +207,11 @@ class Consuming(LinkToClient):
         if number is not None:
             self._enrol(disposition, number)
             return
+        part = self._parts.get(str(disposition.tag))
+        if part is not None:
+            if disposition.settled:
+                part.forget_disposition()
+            return
         outcome = outcome_of(disposition)
         if outcome is None and not disposition.settled:
             return
@@ -222,6 +227,8 @@ class Consuming(LinkToClient):
     def _enrol(self, disposition: proton.Delivery, number: bytes) -> None:
         """Make an outcome part of a transaction: it comes about when that is committed."""
         outcome, tag = outcome_in_transaction(disposition), str(disposition.tag)
+        if (part := self._parts.get(tag)) is not None and disposition.settled:
+            part.forget_disposition()
         if outcome is None or tag not in self._unsettled:
             return
         try:
@@ -233,7 +240,7 @@ class Consuming(LinkToClient):
             self.refuse(_NOT_TRANSACTED)
             return
         part = _InTransaction(self, disposition, self._unsettled.pop(tag), outcome)
-        self._enrolled += 1
+        self._parts[tag] = part
         transaction.enrolled.append(part)
 
     def settles_in_kafka(self, outcome: Outcome) -> bool:
@@ -242,7 +249,7 @@ class Consuming(LinkToClient):
 
     def commit(self, part: _InTransaction) -> None:
         """Part of a transaction: it was committed."""
-        self._enrolled -= 1
+        del self._parts[part.tag]
         if part.in_kafka is None:
             part.outcome.settle(part.delivery, counts_released=self._counts_released)
         if part.disposition is not None and not self._ended:
@@ -253,19 +260,22 @@ class Consuming(LinkToClient):
 
     def roll_back(self, part: _InTransaction) -> None:
         """Part of a transaction: it was rolled back. A client keeps a message that it had not settled."""
-        self._enrolled -= 1
+        del self._parts[part.tag]
         if part.disposition is None or self._ended:
             with contextlib.suppress(AlreadySettled, LeaseLost):
                 part.delivery.rollback_nowait()
-        else:
+        elif part.is_in_flight:
             self._unsettled[part.tag] = part.delivery
+        else:  # it comes again, because Kafka has rolled the commit back
+            part.disposition.update(proton.Delivery.RELEASED)
+            part.disposition.settle()
         self._fit_window()
 
     def _fit_window(self) -> None:
         """Let the subscription hold what the client has, and has credit for."""
         if self._ended:
             return
-        held = len(self._unsettled) + self._enrolled
+        held = len(self._unsettled) + len(self._parts)
         wanted = min(held + max(self._link.credit, 0), MOST_RECORDS)
         # a client without credit is granted nothing more; one with credit may have a bit less than its window
         slack = self._link.credit > 0 and self._window * _SHRINK_BELOW < wanted <= self._window
@@ -403,12 +413,12 @@ class Consuming(LinkToClient):
         if unsubscribes and self._asked.durable is not None and self._connection is not None:
             await self._connection.unsubscribe(self._asked.durable)
 
-    async def lose(self) -> None:
+    def abandon(self) -> None:
         """The client is gone: messages that it had not settled come again, and count as attempts."""
         for delivery in self._unsettled.values():
             with contextlib.suppress(AlreadySettled, LeaseLost):
                 delivery.rollback_nowait()
-        await self._leave()
+        self._unsettled.clear()
 
     async def _leave(self) -> None:
         self.end()
@@ -439,8 +449,18 @@ class _InTransaction:
         #: one must not be kept: Proton answers no drain as long as it is there.
         self.disposition: proton.Delivery | None = disposition
         if disposition.settled:
-            disposition.settle()
+            self.forget_disposition()
+
+    def forget_disposition(self) -> None:
+        """The client has settled it."""
+        if self.disposition is not None:
+            self.disposition.settle()
             self.disposition = None
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether the client may have it still."""
+        return not isinstance(self.delivery, Delivery) or is_in_flight(self.delivery)
 
     def committed(self) -> None:
         """The transaction was committed."""

@@ -7,12 +7,13 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from kafkadur.aio.connection import Connection
 from kafkadur.gateway.browsing import Browsers
 from kafkadur.gateway.client import Client
 from kafkadur.gateway.engine import Engine
+from kafkadur.gateway.links import Limit
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.gateway.temporary import TemporaryDestinations
@@ -26,6 +27,8 @@ _log = logging.getLogger("kafkadur.gateway")
 
 #: Bytes of a record besides its message's body.
 _HEADER_BYTES: Final = 65_536
+#: Transacted sessions of all clients: each has a producer, an admin client and threads of its own.
+_MOST_TRANSACTED: Final = 500
 #: Seconds that clients have to take the end of their connections when the gateway stops.
 _STOP_S: Final = 5.0
 
@@ -45,6 +48,10 @@ class Gateway:
         self._settings = settings
         self.options = options
         self.name = "kafkadur"
+        self.transacted = Limit(_MOST_TRANSACTED, "transacted sessions")
+        self.producer_config: dict[str, Any] = {}
+        if "message.max.bytes" not in settings.kafka:
+            self.producer_config["message.max.bytes"] = options.most_message_bytes + _HEADER_BYTES
         self._host: Connection | None = None
         self._producer: ForwardingProducer | None = None
         self._nodes: Nodes | None = None
@@ -120,11 +127,10 @@ class Gateway:
         self._host = Connection(settings)
         await self._host.open()
         # a record has headers, too, which the limit of the gateway does not count
-        largest = {"message.max.bytes": options.most_message_bytes + _HEADER_BYTES}
-        self._producer = ForwardingProducer({**largest, **settings.kafka}, None, self._host.id)
+        self._producer = ForwardingProducer({**self.producer_config, **settings.kafka}, None, self._host.id)
         topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
         reader = TemporaryReader(
-            settings.kafka, settings.namespace, topics, most_bytes=largest["message.max.bytes"]
+            settings.kafka, settings.namespace, topics, most_bytes=self.producer_config["message.max.bytes"]
         )
         temporary = TemporaryDestinations(reader, options.redelivery)
         self._nodes = Nodes(self._host, topics, options, temporary)

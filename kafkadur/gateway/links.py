@@ -9,7 +9,7 @@ import proton
 from proton import Condition, Endpoint, Link, Receiver, Terminus
 
 from kafkadur.aio.connection import Connection
-from kafkadur.gateway.conditions import Refused
+from kafkadur.gateway.conditions import RESOURCE_LIMIT, Refused
 
 
 class LinkEngine(Protocol):
@@ -70,9 +70,8 @@ class LinkToClient(ABC):
         Raises errors of unsubscribing.
         """
 
-    async def lose(self) -> None:
-        """The client is gone without a word."""
-        await self.close(unsubscribes=False)
+    def abandon(self) -> None:  # noqa: B027 - as above
+        """The client is gone without a word: what it has counts as an attempt. `close` follows."""
 
 
 class LinkFromClient(ABC):
@@ -108,9 +107,32 @@ class LinkFromClient(ABC):
         """The link must not be used any more."""
         self._ended = True
 
+    def abandon(self) -> None:  # noqa: B027 - most kinds of links do nothing then
+        """The client is gone without a word. `close` follows."""
+
     async def close(self) -> None:
         """End for good: the link or its connection has ended."""
         self.end()
+
+
+class Limit:
+    """How many of something the clients of a gateway may have at a time."""
+
+    def __init__(self, most: int, things: str) -> None:
+        """`things`: what they are, for people."""
+        self._most = most
+        self._things = things
+        self._taken = 0
+
+    def take(self) -> None:
+        """Count one more; raises `Refused` if there are too many."""
+        if self._taken >= self._most:
+            raise Refused(RESOURCE_LIMIT, f"A gateway has at most {self._most} {self._things} at a time.")
+        self._taken += 1
+
+    def give_back(self) -> None:
+        """One has ended."""
+        self._taken -= 1
 
 
 def refuse(link: Link, error: Refused) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import proton
 from proton import Condition, Described, Link, Receiver, ulong
 
-from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, Refused, refused
+from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, UNKNOWN_TRANSACTION, Refused, refused
 from kafkadur.gateway.destinations import Destination, destination_of, not_found
 from kafkadur.gateway.identity import kind_to_make
 from kafkadur.gateway.links import LinkEngine, LinkFromClient, capabilities_of
@@ -142,6 +142,7 @@ class Publishing(LinkFromClient):
             link.target.address = self._made.destination.name
         link.rcv_settle_mode = Link.RCV_FIRST
         link.max_message_size = self._most_bytes
+        self._transactions.publishing[self] = self._read_all
         link.open()
         link.flow(_CREDIT)
         self._engine.soon()
@@ -157,6 +158,13 @@ class Publishing(LinkFromClient):
 
     def read(self) -> None:
         """Read the messages that have come, as long as there is room for them."""
+        self._read(in_any_case=False)
+
+    def _read_all(self) -> None:
+        """Read the messages that have come, because a transaction that they may be part of ends."""
+        self._read(in_any_case=True)
+
+    def _read(self, *, in_any_case: bool) -> None:
         link = self._link
         while not self._ended and (current := link.current) is not None and current.readable:
             if current.pending > self._most_bytes:
@@ -167,13 +175,14 @@ class Publishing(LinkFromClient):
                 current.settle()
                 self._give_credit()
                 continue
-            if current.partial or not self._load.has_room(self.read):
+            if current.partial or not (in_any_case or self._load.has_room(self.read)):
                 return
             encoded = bytes(link.recv(current.pending) or b"")
             link.advance()
             self._take(current, encoded)
 
     def _take(self, delivery: proton.Delivery, encoded: bytes) -> None:
+        transaction: LocalTransaction | None = None
         try:
             number = transaction_of(delivery)
             transaction = None if number is None else self._transactions.find(number)
@@ -181,10 +190,11 @@ class Publishing(LinkFromClient):
             to = self._destination or destination_of(record.address, kind=record.kind)
             if to.is_temporary and not self._nodes.temporary.exists(to):
                 raise not_found(to)
-        except Refused as error:
-            self._reject(delivery, error)
-        except KafkadurError as error:
-            self._reject(delivery, refused(error))
+        except (Refused, KafkadurError) as error:
+            reason = error if isinstance(error, Refused) else refused(error)
+            if transaction is not None:  # it must not be committed without this message
+                transaction.fail(reason)
+            self._reject(delivery, reason)
         else:
             message = _Message(delivery, record, to, len(encoded) + _OBJECTS_BYTES, transaction)
             self._load.begin(message.size)
@@ -202,8 +212,7 @@ class Publishing(LinkFromClient):
                 message = self._waiting[0]
                 try:
                     known = await self._is_known(message.to)
-                    if message.transaction is not None and not message.transaction.has_begun:
-                        await message.transaction.begin()
+                    await _begin(message.transaction)
                 except Refused as error:
                     self._give_up(message, error)
                 except KafkadurError as error:
@@ -292,6 +301,15 @@ class Publishing(LinkFromClient):
     def end(self) -> None:
         """The link has ended: messages that have come are written, and nobody is told."""
         super().end()
+        self._transactions.publishing.pop(self, None)
         if self._made is not None:
             self._nodes.temporary.end(self._made)
             self._made = None
+
+
+async def _begin(transaction: LocalTransaction | None) -> None:
+    """Begin a transaction before its first message is sent; raises `Refused` if it has ended meanwhile."""
+    if transaction is not None and not (transaction.has_begun or transaction.has_ended):
+        await transaction.begin()
+    if transaction is not None and transaction.has_ended:
+        raise Refused(UNKNOWN_TRANSACTION, "The transaction of the message has ended.")

@@ -165,7 +165,10 @@ class Temporary:
 
             def insert() -> None:
                 del self._timers[timer]
-                self.insert(items, item, 0)
+                if self._is_queue or any(each.items is items for each in self.consumers):
+                    self.insert(items, item, 0)
+                else:  # its consumer was closed
+                    self.room.give_back(item.message)
 
             timer = asyncio.get_running_loop().call_later(wait / 1000, insert)
             self._timers[timer] = item.message

@@ -12,7 +12,7 @@ import itertools
 import logging
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import proton
@@ -31,7 +31,7 @@ from kafkadur.gateway.conditions import (
     UNKNOWN_TRANSACTION,
     Refused,
 )
-from kafkadur.gateway.links import LinkEngine, LinkFromClient
+from kafkadur.gateway.links import Limit, LinkEngine, LinkFromClient
 from kafkadur.gateway.outcomes import DECLARED
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur_sharing.errors import ConnectionClosed, KafkadurError, TransactionRolledBack
@@ -71,6 +71,8 @@ class LocalTransaction:
         #: the first reason for which it cannot be committed
         self.failed: Refused | None = None
         self.has_begun = False
+        #: whether it was discharged, or its coordinator link has ended: nothing more can be part of it
+        self.has_ended = False
         #: messages that are not in the producer's buffer yet
         self._under_way = 0
         self._all_sent = asyncio.Event()
@@ -80,7 +82,7 @@ class LocalTransaction:
         """Begin the transaction of Kafka before the first message is sent; raises `Refused`."""
         try:
             await asyncio.to_thread(self.producer.begin)
-        except KafkaException as error:
+        except (KafkaException, RuntimeError) as error:  # the latter: the producer was closed meanwhile
             raise Refused(INTERNAL_ERROR, f"No transaction can be begun: {error}") from error
         self.has_begun = True
 
@@ -118,6 +120,8 @@ class LocalTransactions:
         self._open: dict[bytes, LocalTransaction] = {}
         self._coordinators: list[Coordinator] = []
         self._numbers = itertools.count(1)
+        #: the links that send messages: each reads the messages that have come
+        self.publishing: dict[object, Callable[[], None]] = {}
 
     def find(self, number: bytes) -> LocalTransaction:
         """Return an open transaction; raises `Refused`."""
@@ -134,7 +138,14 @@ class LocalTransactions:
 
     def end(self, transaction: LocalTransaction) -> None:
         """A transaction has ended."""
+        transaction.has_ended = True
         self._open.pop(transaction.id, None)
+
+    async def all_sent(self, transaction: LocalTransaction) -> None:
+        """Wait until every message that came before the discharge is in the producer's buffer."""
+        for read in list(self.publishing.values()):
+            read()
+        await transaction.all_sent()
 
     def add(self, coordinator: Coordinator) -> None:
         """A coordinator link was attached."""
@@ -155,10 +166,19 @@ class Coordinator(LinkFromClient):
     """A link to the coordinator."""
 
     def __init__(
-        self, link: Receiver, connection: Connection, *, engine: LinkEngine, transactions: LocalTransactions
+        self,
+        link: Receiver,
+        connection: Connection,
+        *,
+        engine: LinkEngine,
+        transactions: LocalTransactions,
+        limit: Limit,
+        config: Mapping[str, Any],
     ) -> None:
-        """`transactions` are those of the connection."""
+        """`transactions` are those of the connection, `config` is the configuration of its producer."""
         super().__init__(link, engine)
+        self._limit = limit
+        self._config = config
         self._connection = connection
         self._transactions = transactions
         self._amqp_session = link.session
@@ -184,12 +204,16 @@ class Coordinator(LinkFromClient):
 
     async def attach(self) -> None:
         """Answer the client's attach; raises errors of opening a transacted session."""
-        session = self._session = self._connection.session(transacted=True, selective=True)
+        self._limit.take()
+        session = self._session = self._connection.session(
+            transacted=True, selective=True, config=self._config
+        )
         try:
             await session.open()
         except KafkadurError as error:
-            self._session = None
-            self._ready.set_exception(error)
+            self._forget_session()
+            if not self._ready.done():
+                self._ready.set_exception(error)
             raise
         if self._ended:  # the link has ended meanwhile: it must not be used
             return  # `close` ends the session
@@ -200,6 +224,12 @@ class Coordinator(LinkFromClient):
         link.open()
         link.flow(_CREDIT)
         self._ready.set_result(session)
+
+    def _forget_session(self) -> Session | None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._limit.give_back()
+        return session
 
     # -- requests
 
@@ -250,15 +280,15 @@ class Coordinator(LinkFromClient):
         if self._transaction is not None:
             raise Refused(RESOURCE_LIMIT, "A coordinator link has one transaction at a time.")
         assert self._session is not None  # noqa: S101 - credit is given when it is open
+        self._committing = False
         self._transaction = self._transactions.begin(self._session.producer())
         return self._transaction.id
 
     async def _discharge(self, fields: Sequence[Any]) -> None:
-        transaction, number = self._transaction, bytes(fields[0]) if fields else b""
-        if transaction is None or transaction.id != number:
+        transaction = self._transaction
+        if transaction is None or fields[:1] != [transaction.id]:
             raise Refused(UNKNOWN_TRANSACTION, "There is no such transaction, or it has ended.")
-        self._committing = False
-        await transaction.all_sent()
+        await self._transactions.all_sent(transaction)
         self._transactions.end(transaction)  # from now on nothing more is part of it
         if fields[1:2] == [True]:
             await self._roll_back(transaction)
@@ -329,6 +359,12 @@ class Coordinator(LinkFromClient):
 
     # -- the end
 
+    def abandon(self) -> None:
+        """The client is gone: an open transaction is rolled back, counted."""
+        if self._transaction is not None and not self._committing:
+            self._transactions.end(self._transaction)
+            self._transaction.roll_back()
+
     async def close(self) -> None:
         """End: an open transaction is rolled back, and a commit that has begun is finished."""
         self.end()
@@ -338,15 +374,17 @@ class Coordinator(LinkFromClient):
         if self._answering is not None:
             self._answering.cancel()
             await asyncio.wait((self._answering,))
-        if self._transaction is not None:
-            self._transactions.end(self._transaction)
-            if not self._committing:
+        self.abandon()
+        session = self._forget_session()
+        try:
+            if session is not None:
+                await session.close()
+        except KafkadurError as error:
+            _log.info("a transacted session of a client ends: %s", error)
+        finally:
+            if self._transaction is not None:  # what the commit that had begun did not settle
+                self._transactions.end(self._transaction)
                 self._transaction.roll_back()
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-        if self._transaction is not None:  # what the commit that had begun did not settle
-            self._transaction.roll_back()
 
 
 def _request(encoded: bytes) -> tuple[object, list[Any]]:

@@ -226,11 +226,12 @@ class Members:
                 client_id=wanted.client_id if attachment.key.durable else None,
                 connection_id=wanted.connection_id,
             ),
-            transacted=wanted.transaction is not None and not wanted.transaction.selective,
+            transacted=wanted.transaction is not None,
             durable=attachment.key.durable,
             levels=self.checkpoints,
             tracing=self.tracing,
         )
+        member.judged_by_session = wanted.transaction is not None and not wanted.transaction.selective
         refuse_forks_of(member)
         return member
 

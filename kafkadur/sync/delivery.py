@@ -215,7 +215,7 @@ class TransactedDecodedDelivery(Decodes[V_co, K_co], TransactedDelivery[V_co, K_
 def class_for(member: Member) -> type[Delivery[Any, Any]]:
     """The class of a member's deliveries."""
     raw = member.decoding.is_raw
-    if member.transacted:
+    if member.judged_by_session:
         return TransactedDelivery if raw else TransactedDecodedDelivery
     if member.tracing is not None:
         return TracedDelivery if raw else TracedDecodedDelivery

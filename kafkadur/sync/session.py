@@ -57,7 +57,9 @@ class Session(ClosingContext):
         self._pid = os.getpid()
 
     def join(self, subscription: Subscription[Any, Any]) -> None:
-        """Part of subscribing: add a subscription."""
+        """Part of subscribing: add a subscription. A selective session forgets those that were closed."""
+        if self._transaction is not None and self._transaction.selective and (not self._taken):
+            self._subscriptions = [each for each in self._subscriptions if not each.is_closed]
         self._subscriptions.append(subscription)
 
     def transaction_for(self, request: Request, place: object) -> Transaction | None:

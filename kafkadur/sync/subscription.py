@@ -377,7 +377,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
         Raises `IllegalState` for a parameter out of its range.
         """
-        if self._member.transacted:
+        if self._member.judged_by_session:
             raise in_transaction()
         policy = self.definition.definition.redelivery
         retries = Retries(
@@ -407,7 +407,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         does, and `IllegalState` in a transacted session, which commits instead.
         """
         self._check_process()
-        if self._member.transacted:
+        if self._member.judged_by_session:
             raise in_transaction()
         confirm_all(self._member)
 
@@ -417,7 +417,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
     def take_chosen(self, deliveries: Sequence[AnyDelivery[Any, Any]]) -> list[tuple[Chunk, list[int]]]:
         """Part of committing: return those deliveries that are of this subscription and not settled."""
-        return self._member.verdicts.chosen(map(record_of, deliveries))
+        return [] if self._closed else self._member.verdicts.chosen(map(record_of, deliveries))
 
     def roll_back_taken(self, records: list[tuple[Chunk, list[int]]]) -> list[Chunk]:
         """Part of committing: roll back records; `confirm_received` waits for it."""
@@ -493,6 +493,11 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             raise forked(f"subscription {self._member.display}")
 
     @property
+    def is_closed(self) -> bool:
+        """Part of sessions: whether `close` was called."""
+        return self._closed
+
+    @property
     def is_stopping(self) -> bool:
         """Whether `stop` or `close` was called."""
         return self._stopping
@@ -519,7 +524,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         self._member.gate.silent = self._member.gate.outcome_unknown
         self.stop()
         self.give_back_block()
-        if self._member.transacted and (not self._member.gate.outcome_unknown):
+        if self._member.judged_by_session and (not self._member.gate.outcome_unknown):
             self._left += sum((len(indices) for _, indices in self.take_handed()))
         unconfirmed = kept(self._leave(self._served))
         if unconfirmed:

@@ -135,7 +135,9 @@ def test_a_durable_subscription_keeps_messages_until_it_is_closed(place: Place, 
 
 
 @pytest.mark.long
-def test_a_null_source_finds_a_durable_subscription_and_closing_deletes_it(place: Place, port: int) -> None:
+def test_x1_a_null_source_finds_a_durable_subscription_and_closing_deletes_it(
+    place: Place, port: int
+) -> None:
     topic = place.topic()
     with client(port, "app") as connection:
         receiver = connection.create_receiver(topic, credit=1, name="dur", options=Source(durable=True))
@@ -163,7 +165,7 @@ def test_consumers_share_a_durable_subscription(place: Place, port: int) -> None
         assert sorted(first_half + bodies(second, 8)) == list(range(10))
 
 
-def test_one_client_id_has_one_connection(place: Place, port: int) -> None:
+def test_c1_one_client_id_has_one_connection(place: Place, port: int) -> None:
     topic = place.topic()
     with client(port, "app") as connection:
         connection.create_sender(topic)
@@ -173,7 +175,7 @@ def test_one_client_id_has_one_connection(place: Place, port: int) -> None:
         connection.create_sender(topic)
 
 
-def test_a_selector_and_no_local_leave_messages_out(place: Place, port: int) -> None:
+def test_u7_a_selector_and_no_local_leave_messages_out(place: Place, port: int) -> None:
     topic = place.topic()
     with client(port, "one") as one, client(port, "two") as two:
         chosen = one.create_receiver(topic, credit=10, options=selecting("n > 2"))
@@ -189,7 +191,7 @@ def test_a_selector_and_no_local_leave_messages_out(place: Place, port: int) -> 
 
 
 @pytest.mark.long
-def test_a_durable_subscription_with_another_selector_begins_anew(place: Place, port: int) -> None:
+def test_u4_a_durable_subscription_with_another_selector_begins_anew(place: Place, port: int) -> None:
     topic = place.topic()
     with client(port, "app") as connection:
         options = [Source(durable=True), selecting("n = 1")]
@@ -291,7 +293,7 @@ def test_a_drain_is_answered_when_it_is_certain_that_nothing_waits(place: Place,
             assert bodies(receiver, 1) == [round_]
 
 
-def test_messages_of_a_lost_client_come_again_and_count_an_attempt(place: Place, port: int) -> None:
+def test_s8_messages_of_a_lost_client_come_again_and_count_an_attempt(place: Place, port: int) -> None:
     topic = place.topic()
     with client(port) as connection:
         sender = connection.create_sender(topic)

@@ -11,7 +11,16 @@ from proton import Delivery, Described, Endpoint, symbol, ulong
 from proton.reactor import SenderOption
 from proton.utils import LinkDetached
 
-from tests.integration.gateway.running import ANSWER_S, Message, Source, bodies, client, drained
+from tests.integration.gateway.running import (
+    ANSWER_S,
+    BlockingConnection,
+    Message,
+    Source,
+    bodies,
+    client,
+    drained,
+)
+from tests.integration.gateway.test_topics import cut
 from tests.integration.subscriptions.helpers import Place
 from tests.integration.transactions.helpers import committed
 
@@ -248,3 +257,87 @@ def test_consumers_end_with_their_coordinator(place: Place, gateway: Callable[..
         transactions.link.close()
         with pytest.raises(LinkDetached, match="has ended"):
             receiver.receive(timeout=ANSWER_S)
+
+
+def test_a_commit_contains_all_that_was_sent_before_it(
+    place: Place, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client waits for no answer, and there is room for a part of its messages only."""
+    monkeypatch.setattr("kafkadur.gateway.publishing._MOST_BYTES", 10_000)
+    out = place.topic()
+    with client(port) as connection:
+        transactions = Transactions(connection)
+        sender = connection.create_sender(out)
+        transactions.declare()
+        for number in range(100):
+            sent = sender.link.send(Message(body=str(number)))
+            sent.local.data = [transactions.id]
+            sent.update(_TRANSACTIONAL)
+        assert transactions.end() is None
+    assert sorted(committed(place, out)) == list(range(100))
+
+
+def test_a_message_that_is_refused_has_its_transaction_rolled_back(place: Place, port: int) -> None:
+    out = place.topic()
+    with client(port) as connection:
+        transactions = Transactions(connection)
+        sender = connection.create_sender(out)
+        transactions.declare()
+        transactions.send(sender, "1")
+        wrong = sender.link.send(Message(body="2", properties={"no name": 1}))
+        wrong.local.data = [transactions.id]
+        wrong.update(_TRANSACTIONAL)
+        connection.wait(lambda: wrong.settled, msg="refused")
+        assert wrong.remote_state == Delivery.REJECTED
+        assert transactions.end() == "amqp:transaction:rollback"
+    assert committed(place, out) == []
+
+
+def test_a_client_settles_what_it_has_enrolled_before_the_end(place: Place, port: int) -> None:
+    queue = f"queue://{place.topic()}"
+    with client(port) as connection:
+        transactions = Transactions(connection)
+        receiver = connection.create_receiver(queue, credit=1)
+        connection.create_sender(queue).send(Message(body="a"))
+        transactions.declare()
+        assert receiver.receive(timeout=ANSWER_S).body == "a"
+        kept = transactions.accept(receiver, settled=False)
+        kept.settle()
+        drained(receiver, 1)
+        assert transactions.end(fail=True) is None
+        receiver.link.flow(1)
+        again = receiver.receive(timeout=ANSWER_S)
+        assert (again.body, again.delivery_count) == ("a", 1)
+
+
+def test_a_lost_client_of_a_transaction_counts_an_attempt(place: Place, port: int) -> None:
+    queue = f"queue://{place.topic()}"
+    with client(port) as connection:
+        sender = connection.create_sender(queue)
+        first = BlockingConnection(
+            f"amqp://127.0.0.1:{port}", timeout=ANSWER_S, reconnect=False, allowed_mechs="ANONYMOUS"
+        )
+        transactions = Transactions(first)
+        receiver = first.create_receiver(queue, credit=3)
+        for number in range(3):
+            sender.send(Message(body=number))
+        transactions.declare()
+        assert received(receiver, transactions, 1) == [0]
+        assert transactions.end() is None
+        transactions.declare()
+        assert received(receiver, transactions, 1) == [1]
+        assert receiver.receive(timeout=ANSWER_S).body == 2
+        cut(first)
+        again = connection.create_receiver(queue, name="again", credit=2)
+        found = [again.receive(timeout=ANSWER_S) for _ in range(2)]
+        assert sorted((each.body, each.delivery_count) for each in found) == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("number", [2_000_000_000, "1", None])
+def test_a_transaction_id_of_a_wrong_type_is_refused(port: int, number: object) -> None:
+    with client(port) as connection:
+        transactions = Transactions(connection)
+        transactions.declare()
+        answer = transactions.ask(0x32, number, False)
+        assert answer.remote.condition.name == "amqp:transaction:unknown-id"
+        assert transactions.end() is None
