@@ -17,7 +17,14 @@ from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.consumer.delivery import Batch, Delivery, is_in_flight
 from kafkadur.fetch.filtering import taking
-from kafkadur.gateway.conditions import INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, Refused, refused
+from kafkadur.gateway.conditions import (
+    INTERNAL_ERROR,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    TRANSACTION_ROLLBACK,
+    Refused,
+    refused,
+)
 from kafkadur.gateway.destinations import Destination, not_found
 from kafkadur.gateway.identity import Asked
 from kafkadur.gateway.links import LinkEngine, LinkToClient
@@ -62,13 +69,7 @@ _UNCONFIRMED: Final = 1_000
 _Received: TypeAlias = "Batch | Sequence[TemporaryDelivery]"
 
 
-_NOT_TRANSACTED: Final = Refused(
-    NOT_ALLOWED,
-    "This consumer is not part of a transacted session: attach it in the session of its coordinator link, "
-    "and after that.",
-)
-
-
+_GIVEN_BACK: Final = Refused(TRANSACTION_ROLLBACK, "A message of it was given back, and comes again.")
 _ENDED: Final = Refused(NOT_ALLOWED, "The coordinator link of its session has ended.")
 
 
@@ -129,11 +130,15 @@ class Consuming(LinkToClient):
     async def attach(self, connection: Connection) -> None:
         """Attach to the subscription, and answer the client's attach; raises errors of `subscribe`."""
         subscription = await self._subscribe(connection)
+        while not self._ended and self._must_enter():  # a coordinator link was attached meanwhile
+            await _left(subscription)
+            subscription = await self._subscribe(connection)
         if self._ended:  # the link has ended meanwhile: it must not be used
             self.end()
             await _left(subscription)
             return
         self._connection, self._subscription, self._accepted = connection, subscription, True
+        self._transactions.entering[self] = self.enter
         link = self._link
         link.source.copy(link.remote_source)
         link.target.copy(link.remote_target)
@@ -145,6 +150,38 @@ class Consuming(LinkToClient):
         self._fit_window()
         self._delivering = asyncio.create_task(self._deliver(subscription))
         self._engine.soon()
+
+    def _must_enter(self) -> bool:
+        """Whether its session of AMQP is transacted, and its subscription does not belong to that."""
+        is_transacted = self._transactions.coordinator(self._link) is not None
+        return self._in_journal and self._session is None and is_transacted
+
+    async def enter(self) -> None:
+        """Attach anew, because a coordinator link was attached in its session of AMQP.
+
+        Messages that the client has are given back and come again; a transaction of them is rolled back.
+        """
+        connection, before = self._connection, self._subscription
+        if connection is None or before is None or not self._must_enter():
+            return
+        if self._delivering is not None:
+            self._delivering.cancel()
+            await asyncio.wait((self._delivering,))
+        self._unsettled.clear()
+        await _left(before)
+        try:
+            subscription = await self._subscribe(connection)
+        except Refused as error:
+            self.refuse(error)
+        except KafkadurError as error:
+            self.refuse(refused(error))
+        else:
+            if self._ended:
+                await _left(subscription)
+                return
+            self._subscription, self._window = subscription, _FIRST_WINDOW
+            self._fit_window()
+            self._delivering = asyncio.create_task(self._deliver(subscription))
 
     async def _subscribe(self, connection: Connection) -> Subscription | TemporaryConsumer:
         asked = self._asked
@@ -229,15 +266,15 @@ class Consuming(LinkToClient):
         outcome, tag = outcome_in_transaction(disposition), str(disposition.tag)
         if (part := self._parts.get(tag)) is not None and disposition.settled:
             part.forget_disposition()
-        if outcome is None or tag not in self._unsettled:
+        if outcome is None or part is not None:
             return
         try:
             transaction = self._transactions.find(number)
         except Refused as error:
             self.refuse(error)
             return
-        if self._in_journal and self._session is None:
-            self.refuse(_NOT_TRANSACTED)
+        if tag not in self._unsettled:
+            transaction.fail(_GIVEN_BACK)
             return
         part = _InTransaction(self, disposition, self._unsettled.pop(tag), outcome)
         self._parts[tag] = part
@@ -395,6 +432,7 @@ class Consuming(LinkToClient):
     def end(self) -> None:
         """The link must not be used any more; `close` or `lose` follows."""
         super().end()
+        self._transactions.entering.pop(self, None)
         if self._made is not None:
             self._nodes.temporary.end(self._made)
             self._made = None

@@ -12,7 +12,7 @@ import itertools
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import proton
@@ -122,6 +122,8 @@ class LocalTransactions:
         self._numbers = itertools.count(1)
         #: the links that send messages: each reads the messages that have come
         self.publishing: dict[object, Callable[[], None]] = {}
+        #: the consumers: each attaches anew if it is not part of the transacted session that it is in
+        self.entering: dict[object, Callable[[], Awaitable[None]]] = {}
 
     def find(self, number: bytes) -> LocalTransaction:
         """Return an open transaction; raises `Refused`."""
@@ -215,6 +217,9 @@ class Coordinator(LinkFromClient):
             if not self._ready.done():
                 self._ready.set_exception(error)
             raise
+        if not self._ready.done():
+            self._ready.set_result(session)
+        await asyncio.gather(*(enter() for enter in list(self._transactions.entering.values())))
         if self._ended:  # the link has ended meanwhile: it must not be used
             return  # `close` ends the session
         link = self._link
@@ -223,7 +228,6 @@ class Coordinator(LinkFromClient):
         link.rcv_settle_mode = Link.RCV_FIRST
         link.open()
         link.flow(_CREDIT)
-        self._ready.set_result(session)
 
     def _forget_session(self) -> Session | None:
         session, self._session = self._session, None

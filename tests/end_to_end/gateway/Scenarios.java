@@ -526,7 +526,7 @@ public class Scenarios {
           session.commit();
           say(count);
         } catch (JMSException error) { // rolled back, or in doubt: what was not committed comes again
-          say("failed " + error.getClass().getSimpleName());
+          say("failed " + error.getClass().getSimpleName() + " " + error.getMessage());
           try {
             session.rollback();
           } catch (JMSException ignored) {
