@@ -59,6 +59,8 @@ _SHRINK_BELOW: Final = 0.7
 #: Seconds after which a client gets an answer to a drain also where Kafka does not tell whether a message
 #: waits.
 _DRAIN_S: Final = 5.0
+#: The same in a transacted session: Qpid JMS drains each consumer when it rolls back, and waits for that.
+_TRANSACTED_DRAIN_S: Final = 1.0
 #: Seconds between two looks whether messages were sent.
 _LOOK_EVERY_S: Final = 0.1
 #: Acknowledgements of a consumer that may be unconfirmed.
@@ -361,7 +363,8 @@ class Consuming(LinkToClient):
     async def _available(self, subscription: Subscription | TemporaryConsumer, most: int) -> _Received | None:
         """Receive what waits; None if nothing does, or if Kafka does not tell in time."""
         try:
-            return await subscription.receive_available(most, _DRAIN_S)
+            longest = _DRAIN_S if self._session is None else _TRANSACTED_DRAIN_S
+            return await subscription.receive_available(most, longest)
         except KafkaUnavailable as error:
             _log.info("a drain of %s is answered without certainty: %s", self._destination.name, error)
             return None
