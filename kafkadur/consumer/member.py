@@ -144,7 +144,6 @@ class Member:
         self.one_by_one = terms.single or self.passes or policy.strict or self.max_hold is not None
         #: records that the iterator took and the application has not received; what is noted for the history
         self.unreceived, self.notes = state.unreceived, state.notes
-        #: whether a session settles messages; whether it gives all verdicts, so that a delivery has none
         self.transacted = self.judged_by_session = transacted
         self.decoding, self.tracing, self._callbacks = decoding, tracing, callbacks
         self.on_ready = waiting.wake
