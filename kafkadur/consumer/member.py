@@ -133,8 +133,8 @@ class Member:
         self._terms, self._schedule, self._leases = terms, state.schedule, state.leases
         self._in_flight, self._confirmations = state.in_flight, state.confirmations
         self.gate, self.teller, self.lock = state.gate, state.teller, state.lock
-        self.display, self.definition = terms.display, terms.definition
-        self.window, self.single, self.session = terms.window, terms.single, terms.session
+        self.display, self.definition, self.window = terms.display, terms.definition, terms.window
+        self.single, self.session = terms.single, terms.session
         #: whether messages come in order; whether the order is that of each key
         self.ordered, self.by_key = policy.ORDERED, policy.BY_KEY
         #: whether its lanes may pass to other members while it is attached; whether each passes by itself
@@ -143,10 +143,9 @@ class Member:
         #: whether records are marked as dispatched one by one (`next_run`)
         self.one_by_one = terms.single or self.passes or policy.strict or self.max_hold is not None
         #: records that the iterator took and the application has not received; what is noted for the history
-        self.unreceived, self.notes = state.unreceived, state.notes
+        self.unreceived, self.notes, self.on_ready = state.unreceived, state.notes, waiting.wake
         self.transacted = self.judged_by_session = transacted
         self.decoding, self.tracing, self._callbacks = decoding, tracing, callbacks
-        self.on_ready = waiting.wake
 
     def _clear(self) -> None:
         """Forget leases, records and verdicts: the leases were lost."""
