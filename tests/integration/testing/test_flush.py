@@ -85,7 +85,7 @@ def test_a_transacted_session_commits_instead(kafkadur_in_memory: InMemoryKafka)
     kafkadur_in_memory.create_topic("t")
     with kafkadur_in_memory.connect_sync() as connection:
         subscription = connection.subscribe("t", durable="d")
-        subscription._member.transacted = True  # noqa: SLF001 - there are no transactions in memory
+        subscription._member.judged_by_session = True  # noqa: SLF001 - there are no transactions in memory
         with pytest.raises(kafkadur.IllegalState, match="transacted session"):
             subscription.flush()
-        subscription._member.transacted = False  # noqa: SLF001 - as above
+        subscription._member.judged_by_session = False  # noqa: SLF001 - as above
