@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import time
@@ -22,7 +21,7 @@ from kafkadur.aio.connection import Connection
 from kafkadur.gateway.conditions import INTERNAL_ERROR, Refused, refused
 from kafkadur.gateway.destinations import Destination, not_found
 from kafkadur.gateway.identity import Asked
-from kafkadur.gateway.links import Limit, LinkEngine, LinkToClient
+from kafkadur.gateway.links import Limit, LinkEngine, LinkToClient, sent
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.records import to_message
 from kafkadur.gateway.temporary import headers_of
@@ -38,8 +37,6 @@ _log = logging.getLogger("kafkadur.gateway")
 _AT_ONCE: Final = 100
 #: Bytes of values after which messages are sent, and seconds that one browser may use the thread.
 _BYTES, _TURN_S = 1_048_576, 0.1
-#: Seconds between two looks whether messages were sent.
-_LOOK_EVERY_S: Final = 0.1
 #: Browsers of all clients that may be open: each has a client of Kafka.
 _MOST_BROWSERS: Final = 100
 
@@ -176,16 +173,12 @@ class Browsing(LinkToClient):
                 attempt=1,
                 redelivered=False,
             )
-            sent: Any = link.delivery(str(next(self._tags)))
+            copy: Any = link.delivery(str(next(self._tags)))
             link.stream(encoded)
             link.advance()
-            sent.settle()
+            copy.settle()
         self._engine.process()
-        while link.queued:  # Proton does not tell when a session's window opens again
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY_S):
-                    await self._changed.wait()
+        await sent(link, self._changed)
 
     def end(self) -> None:
         """The link must not be used any more."""

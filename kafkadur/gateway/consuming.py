@@ -27,7 +27,7 @@ from kafkadur.gateway.conditions import (
 )
 from kafkadur.gateway.destinations import Destination, not_found
 from kafkadur.gateway.identity import Asked
-from kafkadur.gateway.links import LinkEngine, LinkToClient
+from kafkadur.gateway.links import LinkEngine, LinkToClient, sent
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.outcomes import UNSAID, Outcome, outcome_in_transaction, outcome_of, transaction_of
 from kafkadur.gateway.records import to_message
@@ -61,8 +61,6 @@ _SHRINK_BELOW: Final = 0.7
 _DRAIN_S: Final = 5.0
 #: The same in a transacted session: Qpid JMS drains each consumer when it rolls back, and waits for that.
 _TRANSACTED_DRAIN_S: Final = 1.0
-#: Seconds between two looks whether messages were sent.
-_LOOK_EVERY_S: Final = 0.1
 #: Acknowledgements of a consumer that may be unconfirmed.
 _UNCONFIRMED: Final = 1_000
 
@@ -125,6 +123,7 @@ class Consuming(LinkToClient):
         self._window = _FIRST_WINDOW
         #: whether the client's attach was accepted, and its link not ended by the gateway since
         self._accepted = False
+        self._amqp_session = link.session
         self._presettled = link.remote_snd_settle_mode == Link.SND_SETTLED
 
     # -- the beginning
@@ -132,7 +131,7 @@ class Consuming(LinkToClient):
     async def attach(self, connection: Connection) -> None:
         """Attach to the subscription, and answer the client's attach; raises errors of `subscribe`."""
         subscription = await self._subscribe(connection)
-        while not self._ended and self._must_enter():  # a coordinator link was attached meanwhile
+        while self._must_enter():  # a coordinator link was attached meanwhile
             await _left(subscription)
             subscription = await self._subscribe(connection)
         if self._ended:  # the link has ended meanwhile: it must not be used
@@ -140,7 +139,7 @@ class Consuming(LinkToClient):
             await _left(subscription)
             return
         self._connection, self._subscription, self._accepted = connection, subscription, True
-        self._transactions.entering[self] = self.enter
+        self._transactions.consumers[self] = self.enter
         link = self._link
         link.source.copy(link.remote_source)
         link.target.copy(link.remote_target)
@@ -155,8 +154,9 @@ class Consuming(LinkToClient):
 
     def _must_enter(self) -> bool:
         """Whether its session of AMQP is transacted, and its subscription does not belong to that."""
-        is_transacted = self._transactions.coordinator(self._link) is not None
-        return self._in_journal and self._session is None and is_transacted
+        if self._ended or self._session is not None or not self._in_journal:
+            return False
+        return self._transactions.coordinator(self._amqp_session) is not None
 
     async def enter(self) -> None:
         """Attach anew, because a coordinator link was attached in its session of AMQP.
@@ -195,7 +195,7 @@ class Consuming(LinkToClient):
             return self._consume_temporary(connection)
         if destination.is_queue and not await self._nodes.partitions(destination):
             raise not_found(destination)
-        coordinator = self._transactions.coordinator(self._link)
+        coordinator = self._transactions.coordinator(self._amqp_session)
         if self._in_journal and coordinator is not None:
             self._session = await coordinator.session()
         return await connection.subscribe(
@@ -400,12 +400,12 @@ class Consuming(LinkToClient):
                 continue
             tag = str(next(self._tags))
             size += len(encoded)
-            sent = link.delivery(tag)
+            transfer = link.delivery(tag)
             link.stream(encoded)
             link.advance()
             self._unsettled[tag] = delivery
             if self._presettled:
-                sent.settle()
+                transfer.settle()
         if self._presettled:
             await self._acknowledge_sent()
         self._engine.soon()
@@ -413,11 +413,7 @@ class Consuming(LinkToClient):
     async def _acknowledge_sent(self) -> None:
         """Acknowledge messages that the client takes as settled, when the socket has them."""
         self._engine.process()
-        while self._link.queued:  # Proton does not tell when a session's window opens again
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY_S):
-                    await self._changed.wait()
+        await sent(self._link, self._changed)
         for delivery in self._unsettled.values():
             with contextlib.suppress(AlreadySettled, LeaseLost):  # it comes again
                 delivery.ack_nowait()
@@ -435,7 +431,7 @@ class Consuming(LinkToClient):
     def end(self) -> None:
         """The link must not be used any more; `close` or `lose` follows."""
         super().end()
-        self._transactions.entering.pop(self, None)
+        self._transactions.consumers.pop(self, None)
         if self._made is not None:
             self._nodes.temporary.end(self._made)
             self._made = None

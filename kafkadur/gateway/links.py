@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Final, Protocol
 
 import proton
 from proton import Condition, Endpoint, Link, Receiver, Terminus
 
 from kafkadur.aio.connection import Connection
 from kafkadur.gateway.conditions import RESOURCE_LIMIT, Refused
+
+#: Seconds between two looks whether messages were sent.
+_LOOK_EVERY_S: Final = 0.1
 
 
 class LinkEngine(Protocol):
@@ -86,6 +91,15 @@ class LinkFromClient(ABC):
         self._engine = engine
         #: whether the link has ended, also while it is being attached: it must not be used then
         self._ended = False
+        #: credit that the client has used up, and gets again
+        self._used = 0
+
+    def _give_credit(self, credit: int) -> None:
+        """Give credit for one more message; the client has at most so much, and gets it in quarters."""
+        self._used += 1
+        if self._used >= credit // 4:
+            self._link.flow(self._used)
+            self._used = 0
 
     @abstractmethod
     async def attach(self) -> None:
@@ -133,6 +147,18 @@ class Limit:
     def give_back(self) -> None:
         """One has ended."""
         self._taken -= 1
+
+
+async def sent(link: Link, changed: asyncio.Event) -> None:
+    """Wait until the socket has all messages of a link. `changed` is set when it may have more of them.
+
+    Proton does not tell when a session's window opens again: this looks again and again.
+    """
+    while link.queued:
+        changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_EVERY_S):
+                await changed.wait()
 
 
 def refuse(link: Link, error: Refused) -> None:

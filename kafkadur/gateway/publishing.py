@@ -118,8 +118,6 @@ class Publishing(LinkFromClient):
         #: messages that wait for the answer whether a topic exists, in order, and the task that sends them
         self._waiting: deque[_Message] = deque()
         self._sending: asyncio.Task[None] | None = None
-        #: credit that the client has used up, and gets again
-        self._used = 0
 
     async def attach(self) -> None:
         """Answer the client's attach; raises `Refused`."""
@@ -142,7 +140,7 @@ class Publishing(LinkFromClient):
             link.target.address = self._made.destination.name
         link.rcv_settle_mode = Link.RCV_FIRST
         link.max_message_size = self._most_bytes
-        self._transactions.publishing[self] = self._read_all
+        self._transactions.senders[self] = self._read_all
         link.open()
         link.flow(_CREDIT)
         self._engine.soon()
@@ -173,7 +171,7 @@ class Publishing(LinkFromClient):
             if current.aborted:
                 link.advance()
                 current.settle()
-                self._give_credit()
+                self._give_credit(_CREDIT)
                 continue
             if current.partial or not (in_any_case or self._load.has_room(self.read)):
                 return
@@ -287,21 +285,15 @@ class Publishing(LinkFromClient):
             return
         delivery.update(state)
         delivery.settle()
-        self._give_credit()
+        self._give_credit(_CREDIT)
         self._engine.soon()
-
-    def _give_credit(self) -> None:
-        self._used += 1
-        if self._used >= _CREDIT // 4:
-            self._link.flow(self._used)
-            self._used = 0
 
     # -- the end
 
     def end(self) -> None:
         """The link has ended: messages that have come are written, and nobody is told."""
         super().end()
-        self._transactions.publishing.pop(self, None)
+        self._transactions.senders.pop(self, None)
         if self._made is not None:
             self._nodes.temporary.end(self._made)
             self._made = None

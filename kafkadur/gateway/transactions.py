@@ -121,9 +121,9 @@ class LocalTransactions:
         self._coordinators: list[Coordinator] = []
         self._numbers = itertools.count(1)
         #: the links that send messages: each reads the messages that have come
-        self.publishing: dict[object, Callable[[], None]] = {}
+        self.senders: dict[object, Callable[[], None]] = {}
         #: the consumers: each attaches anew if it is not part of the transacted session that it is in
-        self.entering: dict[object, Callable[[], Awaitable[None]]] = {}
+        self.consumers: dict[object, Callable[[], Awaitable[None]]] = {}
 
     def find(self, number: bytes) -> LocalTransaction:
         """Return an open transaction; raises `Refused`."""
@@ -145,7 +145,7 @@ class LocalTransactions:
 
     async def all_sent(self, transaction: LocalTransaction) -> None:
         """Wait until every message that came before the discharge is in the producer's buffer."""
-        for read in list(self.publishing.values()):
+        for read in list(self.senders.values()):
             read()
         await transaction.all_sent()
 
@@ -158,9 +158,8 @@ class LocalTransactions:
         if coordinator in self._coordinators:
             self._coordinators.remove(coordinator)
 
-    def coordinator(self, link: Link) -> Coordinator | None:
-        """Return the coordinator of the session of AMQP that a link is in; None: it is not transacted."""
-        session = link.session
+    def coordinator(self, session: proton.Session) -> Coordinator | None:
+        """Return the coordinator of a session of AMQP; None: it is not transacted."""
         return next((each for each in self._coordinators if each.is_in(session)), None)
 
 
@@ -191,7 +190,6 @@ class Coordinator(LinkFromClient):
         self._transaction: LocalTransaction | None = None
         self._requests: deque[tuple[proton.Delivery, bytes]] = deque()
         self._answering: asyncio.Task[None] | None = None
-        self._used = 0
         #: whether a commit has begun, which is finished in any case
         self._committing = False
         transactions.add(self)
@@ -201,25 +199,25 @@ class Coordinator(LinkFromClient):
         return bool(self._amqp_session == session)
 
     async def session(self) -> Session:
-        """Return the session that commits, when it is open; raises `KafkadurError` if it cannot be opened."""
+        """Return the session that commits, when it is open; raises the reason if it cannot be opened."""
         return await asyncio.shield(self._ready)
 
     async def attach(self) -> None:
         """Answer the client's attach; raises errors of opening a transacted session."""
-        self._limit.take()
-        session = self._session = self._connection.session(
-            transacted=True, selective=True, config=self._config
-        )
         try:
+            self._limit.take()
+            session = self._session = self._connection.session(
+                transacted=True, selective=True, config=self._config
+            )
             await session.open()
-        except KafkadurError as error:
+        except (Refused, KafkadurError) as error:
             self._forget_session()
             if not self._ready.done():
                 self._ready.set_exception(error)
             raise
         if not self._ready.done():
             self._ready.set_result(session)
-        await asyncio.gather(*(enter() for enter in list(self._transactions.entering.values())))
+        await asyncio.gather(*(enter() for enter in list(self._transactions.consumers.values())))
         if self._ended:  # the link has ended meanwhile: it must not be used
             return  # `close` ends the session
         link = self._link
@@ -355,10 +353,7 @@ class Coordinator(LinkFromClient):
             delivery.local.condition = Condition(error.condition, error.description)
         delivery.update(state)
         delivery.settle()
-        self._used += 1
-        if self._used >= _CREDIT // 4:
-            self._link.flow(self._used)
-            self._used = 0
+        self._give_credit(_CREDIT)
         self._engine.soon()
 
     # -- the end
