@@ -47,15 +47,15 @@ class Asked:
     #: None for a null source, and where the gateway is to make one
     destination: Destination | None
     #: the name of a durable subscription, or of a shared non-durable one; at most one of them
-    durable: str | None
-    shared: str | None
+    durable: str | None = None
+    shared: str | None = None
     type: SubscriptionType
     #: whether the subscription belongs to no client id, although the connection may have one
-    is_global: bool
+    is_global: bool = False
     #: whether another selector or topic begins a durable subscription anew, as in JMS
-    replaces: bool
+    replaces: bool = False
     selector: str | None
-    no_local: bool
+    no_local: bool = False
     #: whether the messages of a queue are only shown
     browses: bool = False
     #: the kind of the temporary destination that is to be made
@@ -123,13 +123,9 @@ def _of_queue(link: ReceivingLink, queue: Destination) -> Asked:
         )
     return Asked(
         destination=queue,
-        durable=None,
-        shared=None,
         type=SubscriptionType.SHARED,
         is_global=True,
-        replaces=False,
         selector=link.selector,
-        no_local=False,
         browses=link.copies,
     )
 
@@ -141,11 +137,7 @@ def _of_temporary(link: ReceivingLink, destination: Destination | None) -> Asked
         raise Refused(NOT_IMPLEMENTED, "A temporary queue cannot be browsed, and has no selectors.")
     return Asked(
         destination=destination,
-        durable=None,
-        shared=None,
         type=SubscriptionType.EXCLUSIVE,
-        is_global=False,
-        replaces=False,
         selector=link.selector,
         no_local=link.no_local,
         makes=kind if destination is None else None,

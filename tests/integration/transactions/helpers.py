@@ -1,8 +1,18 @@
-"""What the tests of transactions share and is no fixture: reading what is committed."""
+"""The functions that tests of transactions share: reading committed messages, and a Kafka that is silent."""
+
+import asyncio
 
 import confluent_kafka
 
 from tests.integration.subscriptions.helpers import Place
+
+#: The exception of Kafka's client when it gets no answer.
+DOWN = confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT))  # noqa: SLF001 - its name
+
+
+async def seen(place: Place, topic: str) -> list[int]:
+    """As `committed`, while the event loop goes on."""
+    return await asyncio.to_thread(committed, place, topic)
 
 
 def committed(place: Place, topic: str) -> list[int]:

@@ -1,11 +1,9 @@
 """Selective transacted sessions: a commit settles the deliveries that it is given, and no others."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 import kafkadur
@@ -13,10 +11,7 @@ from kafkadur import IllegalState, KafkaUnavailable, StateLost, TransactionRolle
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import Place, next_of, nothing, number, numbers, take
-from tests.integration.transactions.helpers import committed
-
-#: What Kafka's client raises when it gets no answer.
-DOWN = confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT))  # noqa: SLF001 - its name
+from tests.integration.transactions.helpers import DOWN, seen
 
 every_type = pytest.mark.parametrize("kind", ["shared", "exclusive", "serial", "key-ordered"])
 
@@ -32,11 +27,6 @@ async def working(
     ):
         chosen: dict[str, Any] = {"durable": "d", "start": "earliest", "window": 20} | options
         yield connection, session, await connection.subscribe(topic, session=session, **chosen)
-
-
-async def seen(place: Place, topic: str) -> list[int]:
-    """What is committed."""
-    return await asyncio.to_thread(committed, place, topic)
 
 
 @every_type

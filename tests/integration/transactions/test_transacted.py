@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 import kafkadur
@@ -36,10 +35,7 @@ from tests.integration.subscriptions.helpers import (
     take,
     wait_until,
 )
-from tests.integration.transactions.helpers import committed
-
-#: What Kafka's client raises when it gets no answer.
-DOWN = confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT))  # noqa: SLF001 - its name
+from tests.integration.transactions.helpers import DOWN, committed, seen
 
 every_type = pytest.mark.parametrize("kind", ["shared", "exclusive", "serial", "key-ordered"])
 
@@ -52,11 +48,6 @@ async def working(
     async with place.connect() as connection, connection.session(transacted=True) as session:
         chosen: dict[str, Any] = {"durable": "d", "start": "earliest"} | options
         yield connection, session, await connection.subscribe(topic, session=session, **chosen)
-
-
-async def seen(place: Place, topic: str) -> list[int]:
-    """What is committed."""
-    return await asyncio.to_thread(committed, place, topic)
 
 
 # -- commit and rollback
