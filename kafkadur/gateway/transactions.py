@@ -362,6 +362,8 @@ class Coordinator(LinkFromClient):
         """The client is gone: an open transaction is rolled back, counted."""
         if self._transaction is not None and not self._committing:
             self._transactions.end(self._transaction)
+            # else a discharge that waits would commit what was sent without what was received
+            self._transaction.fail(Refused(TRANSACTION_ROLLBACK, "The client of the transaction is gone."))
             self._transaction.roll_back()
 
     async def close(self) -> None:
