@@ -483,7 +483,7 @@ async def test_sessions_together(place: Place) -> None:
 
 
 def test_the_synchronous_twin(place: Place) -> None:
-    topic, out = place.topic(range(4)), place.topic()
+    topic, out, before = place.topic(range(4)), place.topic(), threads()
     with place.connect_sync() as connection, connection.session(transacted=True) as session:
         with connection.subscribe(topic, durable="d", start="earliest", session=session) as subscription:
             for _ in range(2):
@@ -494,14 +494,15 @@ def test_the_synchronous_twin(place: Place) -> None:
             assert subscription.receive(timeout=LIMIT_S) is not None
             session.rollback()
             assert committed(place, out) == [0, 1]
-        assert threads() == {"kafkadur-producer", "kafkadur-transactions_0"}
-    assert threads() == set()
+        started = {thread.name for thread in threads() - before}
+        assert started == {"kafkadur-producer", "kafkadur-transactions_0"}
+    assert threads() <= before
 
 
-def threads() -> set[str]:
-    """Threads that transacted sessions start."""
+def threads() -> set[threading.Thread]:
+    """Threads that transacted sessions start, those of other tests included."""
     return {
-        thread.name
+        thread
         for thread in threading.enumerate()
         if thread.name.startswith(("kafkadur-producer", "kafkadur-transactions"))
     }
@@ -514,19 +515,20 @@ def test_a_session_that_cannot_be_opened_leaves_nothing(
         raise DOWN
 
     monkeypatch.setattr(Transaction, "_start", refuse)
+    before = threads()
     with place.connect_sync() as connection:
         session = connection.session(transacted=True)
         with pytest.raises(StateLost):
             session.open()
         monkeypatch.undo()
-        assert threads() == set()
+        assert threads() <= before
         with pytest.raises(IllegalState, match="has ended"):
             session.open()
         wrong = connection.session(transacted=True, config={"transaction.timeout.ms": 100_000_000})
         with pytest.raises(KafkadurError) as caught:
             wrong.open()
         speaks(caught.value)
-        assert threads() == set()
+        assert threads() <= before
 
 
 async def test_the_configuration_is_that_of_the_producer(place: Place) -> None:
