@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from kafkadur.settings import Settings
 
 _USERS = typer.Option("--users", metavar="FILE", help="Users and passwords, of `kafkadur gateway-user`.")
+_PERMISSIONS = typer.Option(
+    "--permissions", metavar="FILE", help="What users may do: lines of USER ACTIONS PATTERN."
+)
 _PLAIN_TEXT = typer.Option("--plain-text", help="Take passwords without TLS, also from other machines.")
 _IDLE = typer.Option(
     "--idle-timeout", min=1, max=3600, metavar="SECONDS", help="A client that is silent so long is gone."
@@ -55,6 +58,7 @@ def gateway(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 5672,
     users: Annotated[Path | None, _USERS] = None,
+    permissions: Annotated[Path | None, _PERMISSIONS] = None,
     tls_cert: Annotated[Path | None, _CERTIFICATE] = None,
     tls_key: Annotated[Path | None, _KEY] = None,
     tls_client_ca: Annotated[Path | None, _CLIENT_CA] = None,
@@ -68,6 +72,7 @@ def gateway(
     """Let clients of AMQP 1.0, such as Apache Qpid JMS, use topics and subscriptions, until Ctrl-C."""
     try:
         from kafkadur.gateway.options import GatewaySettings  # noqa: PLC0415 - it needs the extra
+        from kafkadur.gateway.permissions import EVERYTHING, read_permissions  # noqa: PLC0415 - as above
         from kafkadur.gateway.users import read_users  # noqa: PLC0415 - as above
     except ImportError as error:
         raise missing_extra("The gateway needs packages of its own.", error, "gateway") from error
@@ -91,6 +96,7 @@ def gateway(
         tls=_tls(tls_cert, tls_key, tls_client_ca),
         anonymous=not authenticated,
         check_password=None if users is None else read_users(users).has_password,
+        permissions=EVERYTHING if permissions is None else read_permissions(permissions),
         idle_timeout=idle_timeout,
         most_message_bytes=max_message_bytes,
         counts_released=count_released,

@@ -23,6 +23,7 @@ from kafkadur.gateway.destinations import Destination, not_found
 from kafkadur.gateway.identity import Asked
 from kafkadur.gateway.links import Limit, LinkEngine, LinkToClient, sent
 from kafkadur.gateway.nodes import Nodes
+from kafkadur.gateway.permissions import Action, Allowed
 from kafkadur.gateway.records import to_message
 from kafkadur.gateway.temporary import headers_of
 from kafkadur.message.times import now_ms, of_headers
@@ -100,10 +101,18 @@ class Browsing(LinkToClient):
     """A link that shows the messages of a queue, as they are when the client gives the first credit."""
 
     def __init__(
-        self, link: Link, asked: Asked, *, engine: LinkEngine, nodes: Nodes, browsers: Browsers
+        self,
+        link: Link,
+        asked: Asked,
+        *,
+        engine: LinkEngine,
+        nodes: Nodes,
+        browsers: Browsers,
+        allowed: Allowed,
     ) -> None:
-        """`nodes` makes queues."""
+        """`nodes` makes queues. `allowed`: what the user may do."""
         super().__init__(link, engine)
+        self._allowed = allowed
         assert asked.destination is not None  # noqa: S101 - only an unsubscribing link has none
         self._queue = asked.destination
         self._selector = asked.selector
@@ -118,7 +127,8 @@ class Browsing(LinkToClient):
     async def attach(self, connection: Connection) -> None:  # noqa: ARG002 - queues belong to no client
         """Answer the client's attach; raises `Refused`, `InvalidSelector` and errors of making the queue."""
         parse_selector(self._selector)
-        if not await self._nodes.partitions(self._queue):
+        self._allowed.check(Action.CONSUME, self._queue)
+        if not await self._nodes.partitions(self._queue, self._allowed):
             raise not_found(self._queue)
         if self._ended:
             return

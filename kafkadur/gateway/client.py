@@ -106,6 +106,7 @@ class Client:
         self._opened.add_done_callback(_heard)
         self._tasks: set[asyncio.Task[None]] = set()
         self._load = Load()
+        self._allowed = services.options.permissions.of(engine.user)
         self._room = Room()
         self._transactions = LocalTransactions()
         #: sessions that a client has begun before the connection was open here
@@ -326,6 +327,7 @@ class Client:
             load=self._load,
             room=self._room,
             transactions=self._transactions,
+            allowed=self._allowed,
             most_bytes=services.options.most_message_bytes,
         )
 
@@ -351,9 +353,16 @@ class Client:
         """Return what serves a link to the client."""
         services, engine = self._services, self._engine
         if asked.destination is None and asked.makes is None:
-            return Unsubscribing(link, asked.durable or "", engine=engine)
+            return Unsubscribing(link, asked.durable or "", engine=engine, allowed=self._allowed)
         if asked.browses:
-            return Browsing(link, asked, engine=engine, nodes=services.nodes, browsers=services.browsers)
+            return Browsing(
+                link,
+                asked,
+                engine=engine,
+                nodes=services.nodes,
+                browsers=services.browsers,
+                allowed=self._allowed,
+            )
         return Consuming(
             link,
             asked,
@@ -361,6 +370,7 @@ class Client:
             nodes=services.nodes,
             room=self._room,
             transactions=self._transactions,
+            allowed=self._allowed,
             counts_released=services.options.counts_released,
             redelivery=services.options.redelivery,
             most_bytes=services.options.most_unsettled_bytes,
@@ -410,6 +420,8 @@ class Client:
         if consuming is not None:
             try:
                 await consuming.close(unsubscribes=closed)
+            except Refused as error:
+                answer = error
             except KafkadurError as error:
                 answer = refused(error)
         if link not in self._detaching:

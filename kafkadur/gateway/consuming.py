@@ -30,9 +30,11 @@ from kafkadur.gateway.identity import Asked
 from kafkadur.gateway.links import LinkEngine, LinkToClient, sent
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.outcomes import UNSAID, Outcome, outcome_in_transaction, outcome_of, transaction_of
+from kafkadur.gateway.permissions import Action, Allowed
 from kafkadur.gateway.records import to_message
 from kafkadur.gateway.temporary import Room, Temporary, TemporaryConsumer, TemporaryDelivery
 from kafkadur.gateway.transactions import LocalTransactions
+from kafkadur_coordinators.changes import definition_of
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import (
     AlreadySettled,
@@ -85,13 +87,15 @@ class Consuming(LinkToClient):
         nodes: Nodes,
         room: Room,
         transactions: LocalTransactions,
+        allowed: Allowed,
         counts_released: bool,
         redelivery: Redelivery | None,
         most_bytes: int,
     ) -> None:
         """`nodes` makes queues; `room` and `transactions` are of the connection.
 
-        `counts_released`: a message that a client releases counts as an attempt.
+        `allowed`: what the user may do. `counts_released`: a message that a client releases counts as an
+        attempt.
 
         `redelivery`: the policy of a subscription that is created. `most_bytes`: of messages that the client
         has and has not settled.
@@ -99,6 +103,7 @@ class Consuming(LinkToClient):
         super().__init__(link, engine)
         self._nodes = nodes
         self._transactions = transactions
+        self._allowed = allowed
         self._redelivery = redelivery
         self._most_bytes = most_bytes
         self._asked = asked
@@ -193,8 +198,10 @@ class Consuming(LinkToClient):
         destination = self._destination
         if destination.is_temporary:
             return self._consume_temporary(connection)
-        if destination.is_queue and not await self._nodes.partitions(destination):
+        self._allowed.check(Action.CONSUME, destination)
+        if destination.is_queue and not await self._nodes.partitions(destination, self._allowed):
             raise not_found(destination)
+        changes = await self._may_change(connection)
         coordinator = self._transactions.coordinator(self._amqp_session)
         if self._in_journal and coordinator is not None:
             self._session = await coordinator.session()
@@ -211,8 +218,25 @@ class Consuming(LinkToClient):
             window_bytes=self._most_bytes,
             unconfirmed=_UNCONFIRMED,
             redelivery=self._redelivery,
-            on_change="replace" if asked.replaces else None,  # as JMS says (U4, S3)
+            on_change="replace" if asked.replaces and changes else None,  # as JMS says (U4, S3)
         )
+
+    async def _may_change(self, connection: Connection) -> bool:
+        """Whether the user may create and change the durable subscription.
+
+        Raises `Refused` if it does not exist, and the user must not create it.
+        """
+        asked = self._asked
+        if asked.durable is None:
+            return True
+        if self._allowed.allows_all:
+            return True
+        known = await connection.known(asked.durable)
+        if known is None:
+            self._allowed.check(Action.CREATE, self._destination)
+            return True
+        topics = self._destination.name, definition_of(known).topic
+        return all(self._allowed.allows(Action.CREATE, topic) for topic in topics)
 
     @property
     def _in_journal(self) -> bool:
@@ -442,12 +466,13 @@ class Consuming(LinkToClient):
         """Detach from the subscription; messages that the client has not settled are given back, uncounted.
 
         `unsubscribes`: the client has closed its link, which deletes a durable subscription. It does not when
-        the client only answers that the gateway has refused or ended the link. Raises errors of
+        the client only answers that the gateway has refused or ended the link. Raises `Refused` and errors of
         unsubscribing.
         """
         unsubscribes = unsubscribes and self._accepted
         await self._leave()
         if unsubscribes and self._asked.durable is not None and self._connection is not None:
+            self._allowed.check(Action.CREATE, self._destination)
             await self._connection.unsubscribe(self._asked.durable)
 
     def abandon(self) -> None:
@@ -511,16 +536,19 @@ class _InTransaction:
 class Unsubscribing(LinkToClient):
     """A link with a null source, which deletes a durable subscription when the client closes it."""
 
-    def __init__(self, link: Link, name: str, *, engine: LinkEngine) -> None:
-        """`name` of the durable subscription."""
+    def __init__(self, link: Link, name: str, *, engine: LinkEngine, allowed: Allowed) -> None:
+        """`name` of the durable subscription. `allowed`: what the user may do."""
         super().__init__(link, engine)
         self._name = name
+        self._allowed = allowed
         self._connection: Connection | None = None
 
     async def attach(self, connection: Connection) -> None:
         """Answer the client's attach; raises `Refused` if there is no such subscription."""
-        if await connection.known(self._name) is None:
+        known = await connection.known(self._name)
+        if known is None:
             raise Refused(NOT_FOUND, f"There is no durable subscription {self._name!r}.")
+        self._allowed.check_topic(Action.CREATE, definition_of(known).topic)
         if self._ended:  # the link has ended meanwhile: it must not be used
             return
         self._connection = connection

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from kafkadur.aio.connection import Connection
 from kafkadur.gateway.destinations import Destination, home_of
 from kafkadur.gateway.options import GatewaySettings
+from kafkadur.gateway.permissions import Action, Allowed
 from kafkadur.gateway.temporary import TemporaryDestinations
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import IllegalState, InvalidDestination
@@ -41,21 +42,22 @@ class Nodes:
         #: destinations that were found: when (monotonic seconds), and their partitions
         self._known: dict[Destination, tuple[float, int]] = {}
 
-    async def place(self, destination: Destination, number: int) -> Place | None:
+    async def place(self, destination: Destination, number: int, allowed: Allowed) -> Place | None:
         """Return where a link writes messages to a destination; None if that does not exist.
 
         `number` of the link decides which partition; a temporary destination has its own. Makes a queue whose
-        topic exists. Raises `KafkaUnavailable`, and errors of `Connection.create`.
+        topic exists, if the user is `allowed` to. Raises `Refused`, `KafkaUnavailable`, and errors of
+        `Connection.create`.
         """
         if destination.is_temporary:
             if not self.temporary.exists(destination):
                 return None
             await self.temporary.prepare()
             return Place(self.temporary.topic, home_of(destination)[0])
-        count = await self.partitions(destination)
+        count = await self.partitions(destination, allowed)
         return Place(destination.name, number % count) if count else None
 
-    async def partitions(self, destination: Destination) -> int:
+    async def partitions(self, destination: Destination, allowed: Allowed) -> int:
         """Return the number of partitions of a topic or queue; 0: there is none. Raises as `place`."""
         validate_topic(destination.name)
         found_at, count = self._known.get(destination, (float("-inf"), 0))
@@ -66,16 +68,17 @@ class Nodes:
         except InvalidDestination:
             count = 0
         if count and destination.is_queue:
-            await self._make_queue(destination)
+            await self._make_queue(destination, allowed)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[destination] = time.monotonic(), count
         return count
 
-    async def _make_queue(self, queue: Destination) -> None:
+    async def _make_queue(self, queue: Destination, allowed: Allowed) -> None:
         """Create the subscription of a queue if there is none: it has all messages of its topic."""
         if await self._host.known(queue.subscription) is not None:
             return
+        allowed.check(Action.CREATE, queue)
         redelivery = self._options.redelivery
         try:
             if redelivery is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
+from kafkadur.gateway.permissions import EVERYTHING, Permissions
 from kafkadur.gateway.sasl import CheckPassword
 from kafkadur_sharing.redelivery_policy import Redelivery
 
@@ -21,6 +22,8 @@ class GatewaySettings:
     #: whether clients need not say who they are; says who has which password (None: there is no PLAIN)
     anonymous: bool = True
     check_password: CheckPassword | None = None
+    #: what users may do; by default everything
+    permissions: Permissions = EVERYTHING
     #: seconds without a frame after which a client counts as gone
     idle_timeout: float = 60.0
     #: seconds that a client has to authenticate and to open its connection

@@ -18,6 +18,7 @@ from kafkadur.gateway.identity import kind_to_make
 from kafkadur.gateway.links import LinkEngine, LinkFromClient, capabilities_of
 from kafkadur.gateway.nodes import Nodes, Place
 from kafkadur.gateway.outcomes import TRANSACTIONAL, transaction_of
+from kafkadur.gateway.permissions import Action, Allowed
 from kafkadur.gateway.records import Outgoing, Sender, to_record
 from kafkadur.gateway.temporary import TO_HEADER, Room, Temporary
 from kafkadur.gateway.transactions import LocalTransaction, LocalTransactions
@@ -93,13 +94,15 @@ class Publishing(LinkFromClient):
         load: Load,
         room: Room,
         transactions: LocalTransactions,
+        allowed: Allowed,
         most_bytes: int,
     ) -> None:
         """`nodes` finds destinations; `load`, `room` and `transactions` are those of the connection.
 
-        `most_bytes`: of a message.
+        `allowed`: what the user may do. `most_bytes`: of a message.
         """
         super().__init__(link, engine)
+        self._allowed = allowed
         self._sender = sender
         self._transactions = transactions
         self._producer = producer
@@ -146,11 +149,16 @@ class Publishing(LinkFromClient):
         self._engine.soon()
 
     async def _is_known(self, destination: Destination) -> bool:
-        if destination not in self._known and (place := await self._nodes.place(destination, self._number)):
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[destination] = place
-        return destination in self._known
+        if destination in self._known:
+            return True
+        self._allowed.check(Action.PUBLISH, destination)
+        place = await self._nodes.place(destination, self._number, self._allowed)
+        if place is None:
+            return False
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[destination] = place
+        return True
 
     # -- messages
 
