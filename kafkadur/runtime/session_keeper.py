@@ -45,7 +45,7 @@ class SessionKeeper:
                     quiet.append((served, call))
         try:
             replies = self._coordinator.run_many([call for _, call in quiet])
-        except KafkadurError as error:  # their exchanges say what is wrong
+        except Exception as error:  # noqa: BLE001 - any: their exchanges say what is wrong
             _log.debug("renewing sessions: %s", error)
             return
         for (served, _), reply in zip(quiet, replies, strict=True):
@@ -71,8 +71,9 @@ class SessionKeeper:
         for on_server in channels.values():
             try:
                 heard = self._coordinator.heard(list(on_server))
-            except KafkadurError:
-                continue  # as above
+            except Exception as error:  # noqa: BLE001 - any: exchanges say what is wrong
+                _log.debug("looking at neighbours: %s", error)
+                continue
             for channel, asking in on_server.items():
                 if not heard.get(channel, True):
                     for served in asking:

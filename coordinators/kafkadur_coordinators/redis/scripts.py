@@ -73,8 +73,18 @@ def _expand(script: str, seen: set[str]) -> str:
 
 @cache
 def _read(*place: str) -> str:
-    lines = _FOLDER.joinpath(*place).read_text(encoding="utf-8").splitlines()
-    return _with_positions("\n".join(lines) + "\n")
+    return _with_positions("\n".join(_sources()[place].splitlines()) + "\n")
+
+
+@cache
+def _sources() -> dict[tuple[str, ...], str]:
+    """Texts of all files, read at the first use: later the process may be short of file descriptors."""
+    return {
+        (*folder, entry.name): entry.read_text(encoding="utf-8")
+        for folder in ((), ("include",))
+        for entry in _FOLDER.joinpath(*folder).iterdir()
+        if entry.name.endswith(".lua")
+    }
 
 
 @cache
@@ -96,7 +106,7 @@ def _position(match: re.Match[str]) -> str:
 
 
 def _files() -> dict[str, re.Match[str]]:
-    matches = (_NAME.match(entry.name) for entry in _FOLDER.iterdir() if entry.name.endswith(".lua"))
+    matches = (_NAME.match(place[0]) for place in _sources() if len(place) == 1)
     return {match["name"]: match for match in matches if match is not None}
 
 

@@ -18,6 +18,7 @@ class Servers:
         self.silent: set[str] = set()
         self.down: set[str] = set()
         self.answer = "OK"
+        self.error: Exception = CoordinatorUnavailable()
 
     def node_of(self, root: str) -> str:
         return root[0]
@@ -25,13 +26,13 @@ class Servers:
     def heard(self, channels: list[str]) -> dict[str, bool]:
         self.asked.append(channels)
         if channels[0][0] in self.down:
-            raise CoordinatorUnavailable
+            raise self.error
         return {channel: channel not in self.silent for channel in channels}
 
     def run_many(self, calls: Sequence[str]) -> list[Any]:
         self.renewed.append(list(calls))
         if self.down:
-            raise CoordinatorUnavailable
+            raise self.error
         return [SimpleNamespace(code=self.answer) for _ in calls]
 
 
@@ -129,6 +130,18 @@ def test_where_it_fails_exchanges_are_made() -> None:
     servers.down = {"a"}
     keeper.renew([due], [due])
     assert due.member.renewal.told == ["failed"], "its exchange will say what is wrong"
+
+
+def test_an_error_of_the_operating_system_does_not_end_the_thread() -> None:
+    servers = Servers()
+    servers.down, servers.silent = {"a"}, {"b1-n"}
+    servers.error = OSError(24, "Too many open files")
+    keeper = SessionKeeper(cast("Any", servers))
+    due, other = served("a1", due=0.0), served("b1")
+    keeper.renew([due], [due])
+    assert due.member.renewal.told == []
+    keeper.look_at_neighbours([due, other])
+    assert [each.member.reports for each in (due, other)] == [0, 1]
 
 
 def test_a_defect_fails_only_the_member_in_which_it_occurs() -> None:
