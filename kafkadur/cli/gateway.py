@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import signal
 import ssl
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kafkadur.cli.call import Call, command, local_command, missing_extra
+from kafkadur.monitoring.logs import LogFormat, LogLevel, log_to_stderr
 from kafkadur.service.access import is_loopback
 from kafkadur.worker.ending import end_early
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.redelivery_policy import Redelivery
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kafkadur.gateway.gateway import Gateway
     from kafkadur.gateway.options import GatewaySettings
+    from kafkadur.monitoring.probes import ProbePort
     from kafkadur.settings import Settings
+
+_log = logging.getLogger("kafkadur.gateway")
 
 _USERS = typer.Option("--users", metavar="FILE", help="Users and passwords, of `kafkadur gateway-user`.")
 _PERMISSIONS = typer.Option(
@@ -40,6 +50,17 @@ _BACKOFF = typer.Option(
     "--backoff", min=0, metavar="SECONDS", help="Wait before the second attempt; it doubles."
 )
 _RELEASED = typer.Option("--count-released", help="A message that a client releases counts as an attempt.")
+_PROBE_PORT = typer.Option(
+    "--probe-port",
+    min=0,
+    max=65535,
+    help="Port of /livez, /readyz and /metrics; 0: any free port. By default there is none.",
+)
+_PROBE_HOST = typer.Option("--probe-host", help="Address of that port.")
+_LOG_FORMAT = typer.Option("--log-format", help="Format of the log.")
+_LOG_LEVEL = typer.Option("--log-level", help="Lowest level that is logged.")
+#: Seconds without a sign of the event loop after which /livez fails.
+_SILENCE_S = 30
 _CERTIFICATE = typer.Option(
     "--tls-cert", metavar="FILE", help="Certificate chain, PEM: the gateway speaks TLS."
 )
@@ -68,28 +89,26 @@ def gateway(
     max_attempts: Annotated[int | None, _ATTEMPTS] = None,
     backoff: Annotated[float, _BACKOFF] = 0.0,
     count_released: Annotated[bool, _RELEASED] = False,
+    probe_port: Annotated[int | None, _PROBE_PORT] = None,
+    probe_host: Annotated[str, _PROBE_HOST] = "127.0.0.1",
+    log_format: Annotated[LogFormat, _LOG_FORMAT] = LogFormat.TEXT,
+    log_level: Annotated[LogLevel, _LOG_LEVEL] = LogLevel.INFO,
 ) -> None:
     """Let clients of AMQP 1.0, such as Apache Qpid JMS, use topics and subscriptions, until Ctrl-C."""
     try:
         from kafkadur.gateway.options import GatewaySettings  # noqa: PLC0415 - it needs the extra
         from kafkadur.gateway.permissions import EVERYTHING, read_permissions  # noqa: PLC0415 - as above
         from kafkadur.gateway.users import read_users  # noqa: PLC0415 - as above
+
+        log_to_stderr(log_format, log_level)
     except ImportError as error:
         raise missing_extra("The gateway needs packages of its own.", error, "gateway") from error
     authenticated = users is not None or tls_client_ca is not None
-    local = is_loopback(f"[{host}]" if ":" in host else host)
-    if not authenticated and not local:
-        raise IllegalState(
-            "A gateway that does not ask its clients who they are listens on the loopback address only.",
-            state=f"--host {host}",
-            remedy="give --users FILE, of `kafkadur gateway-user`, or --tls-client-ca FILE",
-        )
-    if users is not None and tls_cert is None and not (local or plain_text):
-        raise IllegalState(
-            "Passwords would be sent in clear text.",
-            state=f"--host {host}, and no TLS",
-            remedy="give --tls-cert FILE, or --plain-text if a proxy with TLS is in front of the gateway",
-        )
+    _check_safe(
+        host,
+        authenticated=authenticated,
+        clear_text=users is not None and tls_cert is None and not plain_text,
+    )
     options = GatewaySettings(
         host=host,
         port=port,
@@ -105,20 +124,67 @@ def gateway(
         else None,
     )
     signal.signal(signal.SIGTERM, end_early)  # until the loop handles it
-    asyncio.run(_serve(call, call.reached(), options))
+    probes = None if probe_port is None else (probe_host, probe_port)
+    in_json = log_format is LogFormat.JSON
+    asyncio.run(_serve(call.reached(), options, probes, _log.info if in_json else call.out.say))
 
 
-async def _serve(call: Call, settings: Settings, options: GatewaySettings) -> None:
+def _check_safe(host: str, *, authenticated: bool, clear_text: bool) -> None:
+    """Raise `IllegalState` if strangers could connect, or passwords be read.
+
+    `clear_text`: passwords are sent without TLS.
+    """
+    if is_loopback(_shown(host)):
+        return
+    if not authenticated:
+        raise IllegalState(
+            "A gateway that does not ask its clients who they are listens on the loopback address only.",
+            state=f"--host {host}",
+            remedy="give --users FILE, of `kafkadur gateway-user`, or --tls-client-ca FILE",
+        )
+    if clear_text:
+        raise IllegalState(
+            "Passwords would be sent in clear text.",
+            state=f"--host {host}, and no TLS",
+            remedy="give --tls-cert FILE, or --plain-text if a proxy with TLS is in front of the gateway",
+        )
+
+
+async def _serve(
+    settings: Settings, options: GatewaySettings, probes: tuple[str, int] | None, say: Callable[[str], None]
+) -> None:
+    """Run the gateway until a signal. `probes`: address of the port of probes and metrics."""
     from kafkadur.gateway.gateway import Gateway  # noqa: PLC0415 - it needs the extra
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with Gateway(settings, options) as serving:
-        scheme = "amqps" if options.tls is not None else "amqp"
-        shown = f"[{options.host}]" if ":" in options.host else options.host
-        call.out.say(f"The gateway is at {scheme}://{shown}:{serving.port}; Ctrl-C ends it.")
-        await stopped.wait()
+    gateway = Gateway(settings, options)
+    with contextlib.ExitStack() as stack:
+        if probes is not None:
+            port = stack.enter_context(_probed(gateway, settings.namespace, *probes)).port
+            say(f"Probes and metrics: http://{_shown(probes[0])}:{port}/readyz")
+        async with gateway:
+            scheme = "amqps" if options.tls is not None else "amqp"
+            say(f"The gateway is at {scheme}://{_shown(options.host)}:{gateway.port}; Ctrl-C ends it.")
+            await stopped.wait()
+
+
+def _shown(host: str) -> str:
+    """Return an address as it is written in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _probed(gateway: Gateway, namespace: str, host: str, port: int) -> ProbePort:
+    """Return the port of probes and metrics; raises `IllegalState` if it cannot be opened."""
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415 - it needs the extra
+
+    from kafkadur.gateway.measuring import GatewayMetrics  # noqa: PLC0415 - as above
+    from kafkadur.monitoring.probes import Pages, ProbePort  # noqa: PLC0415 - as above
+
+    registry = CollectorRegistry()
+    registry.register(GatewayMetrics(namespace, gateway))
+    return ProbePort(Pages(gateway, registry, silence=timedelta(seconds=_SILENCE_S)), host, port)
 
 
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import threading
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kafkadur.cli.call import FAILED, Call, command, missing_extra
+from kafkadur.monitoring.logs import LogFormat, LogLevel, log_to_stderr
 from kafkadur.worker.ending import Ending, end_early, leave
 from kafkadur.worker.loading import load
 from kafkadur.worker.worker import Worker
@@ -32,22 +32,6 @@ _PANEL = "Worker"
 _GRACE_S = 10
 
 _log = logging.getLogger("kafkadur.worker")
-
-
-class LogFormat(StrEnum):
-    """Format of log records."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """The lowest level that is written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 TargetArgument = Annotated[
@@ -126,17 +110,16 @@ def run(
     try:
         from prometheus_client import REGISTRY, disable_created_metrics  # noqa: PLC0415 - of the extra
 
-        from kafkadur.worker.health import HealthPort, Pages  # noqa: PLC0415
-        from kafkadur.worker.logs import log_to_stderr  # noqa: PLC0415
+        from kafkadur.monitoring.probes import Pages, ProbePort  # noqa: PLC0415
 
-        log_to_stderr(log_format.value, log_level.value)
+        log_to_stderr(log_format, log_level)
         # Without this call each counter has a useless second series.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
     except ImportError as error:
         raise missing_extra("A worker needs the packages of its extra.", error, "worker") from error
     worker = _worker(target, folder, settings, timedelta(seconds=deadline), REGISTRY)
     pages = Pages(worker, REGISTRY, silence=timedelta(seconds=silence))
-    with HealthPort(pages, host, port) as served:
+    with ProbePort(pages, host, port) as served:
         where = f"[{host}]" if ":" in host else host
         said = f"Worker of {target}: http://{where}:{served.port}/readyz"
         if log_format is LogFormat.JSON:

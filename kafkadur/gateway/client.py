@@ -18,7 +18,7 @@ from kafkadur.gateway.conditions import (
     Refused,
     refused,
 )
-from kafkadur.gateway.consuming import Consuming, Unsubscribing
+from kafkadur.gateway.consuming import Consuming
 from kafkadur.gateway.engine import Engine
 from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, check_name, client_id_of
 from kafkadur.gateway.links import Limit, LinkFromClient, LinkToClient, capabilities_of, refuse
@@ -28,9 +28,11 @@ from kafkadur.gateway.publishing import Load, Publishing
 from kafkadur.gateway.records import Sender as SendingConnection
 from kafkadur.gateway.temporary import Room
 from kafkadur.gateway.transactions import Coordinator, LocalTransactions
+from kafkadur.gateway.unsubscribing import Unsubscribing
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur_sharing.errors import ConnectionClosed, InvalidClientId, KafkadurError
 from kafkadur_sharing.names import validate_client_id
+from kafkadur_sharing.readable_text import plain
 
 _log = logging.getLogger("kafkadur.gateway")
 
@@ -143,6 +145,11 @@ class Client:
             Event.TRANSPORT_ERROR: self._on_error,
         }
 
+    @property
+    def links(self) -> tuple[int, int]:
+        """The numbers of links from and to the client; any thread."""
+        return len(self._publishing), len(self._consuming)
+
     def on_writable(self) -> None:
         """The socket takes more bytes again."""
         for consuming in self._consuming.values():
@@ -154,7 +161,7 @@ class Client:
 
     def _on_error(self, event: Event) -> None:
         condition = None if event.transport is None else event.transport.condition
-        _log.info("the connection of %s has failed: %s", self._engine.peer, condition)
+        _log.info("the connection has failed: %s", condition, extra=self._engine.ids)
 
     # -- the connection
 
@@ -167,6 +174,8 @@ class Client:
     async def _open(self) -> None:
         connection = self._engine.connection
         client_id = client_id_of(str(connection.remote_container or ""))
+        if client_id is not None:
+            self._engine.ids["client_id"] = plain(client_id)
         connection.container = self._services.name
         connection.offered_capabilities = [symbol(each) for each in _CAPABILITIES]
         properties: dict[Any, Any] = {symbol("product"): "kafkadur"}
@@ -182,6 +191,8 @@ class Client:
             if isinstance(error, InvalidClientId):
                 info = {symbol("invalid-field"): symbol("container-id")}
             answer = refused(error)
+            _log.info("the connection is refused: %s", answer.description, extra=self._engine.ids)
+            self._engine.counts.refused_connections += 1
             connection.condition = Condition(answer.condition, answer.description, info)
             connection.close()
             self._refuse_links(error)
@@ -190,6 +201,7 @@ class Client:
             if self._engine.lost or self._closing:
                 await opened.close()
                 return
+            _log.info("a client has connected", extra=self._engine.ids)
             connection.properties = properties
             connection.open()
             for session in self._begun:
@@ -248,6 +260,7 @@ class Client:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+            _log.info("a client has gone", extra=self._engine.ids)
         self._services.ended(self)
 
     # -- sessions
@@ -286,8 +299,8 @@ class Client:
         if len(self._links) > 2 * most:  # it does not stop where it is refused
             self._engine.fail(f"the client has attached more than {2 * most} links")
         elif len(self._links) > most:
-            refuse(link, Refused(RESOURCE_LIMIT, f"A connection has at most {most} links."))
-            self._engine.soon()
+            too_many = Refused(RESOURCE_LIMIT, f"A connection has at most {most} links.")
+            refuse(link, too_many, self._engine)
         elif isinstance(link, Receiver):
             self._spawn(self._attach_publishing(link))
         elif isinstance(link, Sender):
@@ -342,8 +355,7 @@ class Client:
             asked = asked_for(facts)
             check_name(asked, connection.settings.client_id)
         except Refused as error:
-            refuse(link, error)
-            self._engine.soon()
+            refuse(link, error, self._engine)
             return
         owner = self._services.host if asked.is_global else connection
         consuming = self._consuming[link] = self._serving(link, asked)
@@ -451,7 +463,7 @@ class Client:
         try:
             await consuming.close(unsubscribes=False)
         except KafkadurError as error:
-            _log.info("leaving a subscription of %s: %s", self._engine.peer, error)
+            _log.info("leaving a subscription: %s", error, extra=self._engine.ids)
 
     # -- tasks
 
@@ -465,7 +477,7 @@ class Client:
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
-        _log.error("the connection of %s met a defect", self._engine.peer, exc_info=error)
+        _log.error("the connection met a defect", exc_info=error, extra=self._engine.ids)
         connection = self._engine.connection
         connection.condition = Condition(INTERNAL_ERROR, "The gateway met a defect; its log says which.")
         connection.close()

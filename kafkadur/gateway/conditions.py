@@ -36,6 +36,12 @@ TRANSACTION_ROLLBACK: Final = "amqp:transaction:rollback"
 UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
 FORCED: Final = "amqp:connection:forced"
 
+#: Those that end a link or refuse it.
+ALL_CONDITIONS: Final = (
+    *(NOT_FOUND, NOT_ALLOWED, NOT_IMPLEMENTED, INVALID_FIELD, UNAUTHORIZED, RESOURCE_LIMIT, RESOURCE_LOCKED),
+    *(INTERNAL_ERROR, DECODE_ERROR, MESSAGE_TOO_LARGE, TRANSACTION_ROLLBACK, UNKNOWN_TRANSACTION),
+)
+
 #: The first class that an error belongs to counts. Jakarta Messaging clients raise
 #: InvalidDestinationException for not-found, ResourceAllocationException for resource-limit-exceeded,
 #: JMSSecurityException for unauthorized-access, and JMSException for the others.

@@ -1,4 +1,4 @@
-"""Links to clients: a consumer of a subscription or queue, and unsubscribing."""
+"""A link to a client that consumes a subscription, a queue or a temporary destination."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeAlias
 
 import proton
-from proton import Link, Terminus
+from proton import Link
 
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.session import Session
@@ -20,7 +20,6 @@ from kafkadur.fetch.filtering import taking
 from kafkadur.gateway.conditions import (
     INTERNAL_ERROR,
     NOT_ALLOWED,
-    NOT_FOUND,
     TRANSACTION_ROLLBACK,
     Refused,
     refused,
@@ -29,7 +28,14 @@ from kafkadur.gateway.destinations import Destination, not_found
 from kafkadur.gateway.identity import Asked
 from kafkadur.gateway.links import LinkEngine, LinkToClient, sent
 from kafkadur.gateway.nodes import Nodes
-from kafkadur.gateway.outcomes import UNSAID, Outcome, outcome_in_transaction, outcome_of, transaction_of
+from kafkadur.gateway.outcomes import (
+    PROCESSED,
+    UNSAID,
+    Outcome,
+    outcome_in_transaction,
+    outcome_of,
+    transaction_of,
+)
 from kafkadur.gateway.permissions import Action, Allowed
 from kafkadur.gateway.records import to_message
 from kafkadur.gateway.temporary import Room, Temporary, TemporaryConsumer, TemporaryDelivery
@@ -280,12 +286,16 @@ class Consuming(LinkToClient):
             return
         delivery = self._unsettled.pop(str(disposition.tag), None)
         if delivery is not None:
-            (outcome or UNSAID).settle(delivery, counts_released=self._counts_released)
+            self._settle(delivery, outcome or UNSAID)
         if not disposition.settled:
             disposition.update(disposition.remote_state)
         disposition.settle()
         self._fit_window()
         self._engine.soon()
+
+    def _settle(self, delivery: Delivery | TemporaryDelivery, outcome: Outcome) -> None:
+        self._engine.counts.settled[outcome.word] += 1
+        outcome.settle(delivery, counts_released=self._counts_released)
 
     def _enrol(self, disposition: proton.Delivery, number: bytes) -> None:
         """Make an outcome part of a transaction: it comes about when that is committed."""
@@ -314,7 +324,9 @@ class Consuming(LinkToClient):
         """Part of a transaction: it was committed."""
         del self._parts[part.tag]
         if part.in_kafka is None:
-            part.outcome.settle(part.delivery, counts_released=self._counts_released)
+            self._settle(part.delivery, part.outcome)
+        else:
+            self._engine.counts.settled[part.outcome.word] += 1
         if part.disposition is not None and not self._ended:
             part.disposition.update(proton.Delivery.ACCEPTED)
             part.disposition.settle()
@@ -358,7 +370,8 @@ class Consuming(LinkToClient):
         except ConnectionClosed:
             self.refuse(_ENDED)
         except KafkadurError as error:
-            _log.warning("a consumer of %s ends: %s", self._destination.name, error)
+            ends = "a consumer of %s ends: %s"
+            _log.warning(ends, self._destination.name, error, extra=self._engine.ids)
             self.refuse(refused(error))
         except Exception:  # noqa: BLE001 - any defect: the client learns of it
             _log.exception("a consumer of %s met a defect", self._destination.name)
@@ -428,6 +441,7 @@ class Consuming(LinkToClient):
             link.stream(encoded)
             link.advance()
             self._unsettled[tag] = delivery
+            self._engine.counts.delivered += 1
             if self._presettled:
                 transfer.settle()
         if self._presettled:
@@ -439,8 +453,7 @@ class Consuming(LinkToClient):
         self._engine.process()
         await sent(self._link, self._changed)
         for delivery in self._unsettled.values():
-            with contextlib.suppress(AlreadySettled, LeaseLost):  # it comes again
-                delivery.ack_nowait()
+            self._settle(delivery, PROCESSED)
         self._unsettled.clear()
         self._fit_window()
 
@@ -531,41 +544,6 @@ class _InTransaction:
     def rolled_back(self) -> None:
         """The transaction was rolled back."""
         self._consuming.roll_back(self)
-
-
-class Unsubscribing(LinkToClient):
-    """A link with a null source, which deletes a durable subscription when the client closes it."""
-
-    def __init__(self, link: Link, name: str, *, engine: LinkEngine, allowed: Allowed) -> None:
-        """`name` of the durable subscription. `allowed`: what the user may do."""
-        super().__init__(link, engine)
-        self._name = name
-        self._allowed = allowed
-        self._connection: Connection | None = None
-
-    async def attach(self, connection: Connection) -> None:
-        """Answer the client's attach; raises `Refused` if there is no such subscription."""
-        known = await connection.known(self._name)
-        if known is None:
-            raise Refused(NOT_FOUND, f"There is no durable subscription {self._name!r}.")
-        self._allowed.check_topic(Action.CREATE, definition_of(known).topic)
-        if self._ended:  # the link has ended meanwhile: it must not be used
-            return
-        self._connection = connection
-        link = self._link
-        link.source.type = Terminus.SOURCE
-        link.source.address = self._name
-        link.source.durability = Terminus.DELIVERIES
-        link.source.expiry_policy = Terminus.EXPIRE_NEVER
-        link.target.copy(link.remote_target)
-        link.open()
-        self._engine.soon()
-
-    async def close(self, *, unsubscribes: bool) -> None:
-        """Delete the subscription if the client closes the link; raises errors of unsubscribing."""
-        self._ended = True
-        if unsubscribes and self._connection is not None:
-            await self._connection.unsubscribe(self._name)
 
 
 def _encoded(delivery: Delivery | TemporaryDelivery, destination: Destination) -> bytes | None:

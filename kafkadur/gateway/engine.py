@@ -16,8 +16,10 @@ from typing import Final, Protocol, cast
 import proton
 from proton import Collector, Event, Transport
 
+from kafkadur.gateway.counting import Counts
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.gateway.sasl import ProtocolError, SaslServer
+from kafkadur_sharing.readable_text import plain
 
 _log = logging.getLogger("kafkadur.gateway")
 
@@ -48,16 +50,18 @@ class Engine(asyncio.Protocol):
         options: GatewaySettings,
         handler: Callable[[Engine], Handler],
         *,
+        counts: Counts,
         checking: Executor,
         admit: Callable[[Engine], bool],
         ended: Callable[[Engine], None],
     ) -> None:
         """`handler` makes the connection's handler when its client has authenticated.
 
-        Passwords are checked in `checking`. `admit` says whether there is room for one more connection,
-        `ended` is called when its socket is closed.
+        `counts` are the gateway's. Passwords are checked in `checking`. `admit` says whether there is room
+        for one more connection, `ended` is called when its socket is closed.
         """
         self._options = options
+        self.counts = counts
         self._passwords = checking
         self._admit = admit
         self._ended = ended
@@ -84,9 +88,10 @@ class Engine(asyncio.Protocol):
         #: whether the connection ends: what the client sends is not read any more
         self._ending = False
         self._opened = False
-        #: the user that has authenticated, and where the client is
+        #: the user that has authenticated
         self.user: str | None = None
-        self.peer = "?"
+        #: who the client is, for the log: `peer` (its address), `user`, `client_id`
+        self.ids: dict[str, str] = {}
         self.lost = False
 
     # -- the socket
@@ -95,8 +100,9 @@ class Engine(asyncio.Protocol):
         """Begin with SASL."""
         self._socket = cast("asyncio.Transport", transport)
         host = self._socket.get_extra_info("peername") or ("?",)
-        self.peer = ":".join(map(str, host[:2]))
+        self.ids["peer"] = ":".join(map(str, host[:2]))
         if not self._admit(self):
+            self.counts.refused_connections += 1
             self.fail("there are too many connections")
             return
         self._sasl = SaslServer(
@@ -156,6 +162,7 @@ class Engine(asyncio.Protocol):
         finally:
             self._write(sasl.take_out())
         if sasl.refused:
+            self.counts.refused_connections += 1
             self.fail("its credentials are refused")
             return b""
         if sasl.asked is not None and not self._checking:
@@ -165,6 +172,8 @@ class Engine(asyncio.Protocol):
         if not sasl.done:
             return b""
         self.user, self._sasl = sasl.user, None
+        if sasl.user is not None:
+            self.ids["user"] = plain(sasl.user)
         self._pn.bind(self.connection)
         self._handler = self._make_handler(self)
         return sasl.take_rest()
@@ -194,7 +203,7 @@ class Engine(asyncio.Protocol):
 
     def fail(self, reason: str) -> None:
         """End the connection without a word of AMQP."""
-        _log.info("the connection of %s ends: %s", self.peer, reason)
+        _log.info("the connection ends: %s", reason, extra=self.ids)
         self._end()
 
     def _end(self) -> None:
@@ -252,7 +261,7 @@ class Engine(asyncio.Protocol):
                 try:
                     handler.on_event(event)
                 except Exception:  # noqa: BLE001 - any defect: other connections go on
-                    _log.exception("the connection of %s met a defect", self.peer)
+                    _log.exception("the connection met a defect", extra=self.ids)
                     self.abort()
             collector.pop()
 

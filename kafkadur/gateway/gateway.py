@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from kafkadur.aio.connection import Connection
 from kafkadur.gateway.browsing import Browsers
 from kafkadur.gateway.client import Client
+from kafkadur.gateway.counting import Counts
 from kafkadur.gateway.engine import Engine
 from kafkadur.gateway.links import Limit
 from kafkadur.gateway.nodes import Nodes
@@ -31,6 +33,18 @@ _HEADER_BYTES: Final = 65_536
 _MOST_TRANSACTED: Final = 500
 #: Seconds that clients have to take the end of their connections when the gateway stops.
 _STOP_S: Final = 5.0
+#: Seconds between two signs that the event loop runs.
+_BEAT_S: Final = 1.0
+
+
+class Standing(NamedTuple):
+    """How much the clients of a gateway have open."""
+
+    connections: int
+    #: links that carry messages from clients, coordinator links included, and those to clients
+    from_clients: int
+    to_clients: int
+    transacted: int
 
 
 class Gateway:
@@ -48,6 +62,7 @@ class Gateway:
         self._settings = settings
         self.options = options
         self.name = "kafkadur"
+        self.counts = Counts()
         self.transacted = Limit(_MOST_TRANSACTED, "transacted sessions")
         self.producer_config: dict[str, Any] = {}
         if "message.max.bytes" not in settings.kafka:
@@ -61,12 +76,46 @@ class Gateway:
         #: the connections, also those whose clients have not authenticated
         self._engines: set[Engine] = set()
         self._server: asyncio.Server | None = None
+        #: when the event loop last showed that it runs (monotonic seconds)
+        self._beat_at = time.monotonic()
+        self._beating: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
         """The port that it listens on."""
         assert self._server is not None  # noqa: S101 - a caller's mistake
         return int(self._server.sockets[0].getsockname()[1])
+
+    # -- how it is
+
+    @property
+    def silent(self) -> float:
+        """Seconds since the event loop last showed that it runs; any thread."""
+        return time.monotonic() - self._beat_at
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes clients; any thread."""
+        return self._server is not None and self._server.is_serving()
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the number of connections; any thread."""
+        return {"connections": len(self._clients)}
+
+    def standing(self) -> Standing:
+        """Return how much its clients have open; any thread."""
+        clients = list(self._clients)
+        links = [client.links for client in clients]
+        return Standing(
+            connections=len(clients),
+            from_clients=sum(sending for sending, _ in links),
+            to_clients=sum(receiving for _, receiving in links),
+            transacted=self.transacted.taken,
+        )
+
+    def _beat(self) -> None:
+        self._beat_at = time.monotonic()
+        self._beating = asyncio.get_running_loop().call_later(_BEAT_S, self._beat)
 
     # -- what a connection uses
 
@@ -123,6 +172,7 @@ class Gateway:
         await self.close()
 
     async def _open(self) -> None:
+        self._beat()
         settings, options = self._settings, self.options
         self._host = Connection(settings)
         await self._host.open()
@@ -155,6 +205,7 @@ class Gateway:
         return Engine(
             self.options,
             self._serve,
+            counts=self.counts,
             checking=self._checking,
             admit=self._admit,
             ended=self._engines.discard,
@@ -173,6 +224,8 @@ class Gateway:
 
     async def close(self) -> None:
         """Refuse further clients, end the connections, and disconnect. Never raises for a client."""
+        if self._beating is not None:
+            self._beating.cancel()
         if self._server is not None:
             self._server.close()
         with contextlib.suppress(TimeoutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
@@ -11,7 +12,10 @@ import proton
 from proton import Condition, Endpoint, Link, Receiver, Terminus
 
 from kafkadur.aio.connection import Connection
-from kafkadur.gateway.conditions import RESOURCE_LIMIT, Refused
+from kafkadur.gateway.conditions import RESOURCE_LIMIT, UNAUTHORIZED, Refused
+from kafkadur.gateway.counting import Counts
+
+_log = logging.getLogger("kafkadur.gateway")
 
 #: Seconds between two looks whether messages were sent.
 _LOOK_EVERY_S: Final = 0.1
@@ -21,6 +25,9 @@ class LinkEngine(Protocol):
     """The part of the engine that a link uses."""
 
     writable: bool
+    counts: Counts
+    #: who the client is, for the log
+    ids: dict[str, str]
 
     def soon(self) -> None:
         """Send what the link has said, in the next round of the loop."""
@@ -61,8 +68,7 @@ class LinkToClient(ABC):
     def refuse(self, error: Refused) -> None:
         """End the link with an error; before it was attached this refuses the attach."""
         if not self._ended:
-            refuse(self._link, error)
-            self._engine.soon()
+            refuse(self._link, error, self._engine)
 
     def end(self) -> None:
         """The link must not be used any more; `close` or `lose` follows."""
@@ -113,9 +119,8 @@ class LinkFromClient(ABC):
         """End the link with an error; before it was attached this refuses the attach."""
         if self._ended:
             return
-        refuse(self._link, error)
+        refuse(self._link, error, self._engine)
         self.end()
-        self._engine.soon()
 
     def end(self) -> None:
         """The link must not be used any more."""
@@ -137,6 +142,11 @@ class Limit:
         self._most = most
         self._things = things
         self._taken = 0
+
+    @property
+    def taken(self) -> int:
+        """How many there are; any thread."""
+        return self._taken
 
     def take(self) -> None:
         """Count one more; raises `Refused` if there are too many."""
@@ -161,11 +171,14 @@ async def sent(link: Link, changed: asyncio.Event) -> None:
                 await changed.wait()
 
 
-def refuse(link: Link, error: Refused) -> None:
+def refuse(link: Link, error: Refused, engine: LinkEngine) -> None:
     """End a link with an error. Before it was attached this refuses the attach.
 
     A null terminus says that there is no such node: else a client takes the link for attached.
     """
+    level = logging.WARNING if error.condition == UNAUTHORIZED else logging.INFO
+    _log.log(level, "the link %r is refused: %s", link.name, error.description, extra=engine.ids)
+    engine.counts.refused_links[error.condition] += 1
     if not link.state & Endpoint.LOCAL_ACTIVE:
         if isinstance(link, Receiver):
             link.source.copy(link.remote_source)
@@ -176,6 +189,7 @@ def refuse(link: Link, error: Refused) -> None:
         link.open()
     link.condition = Condition(error.condition, error.description)
     link.close()
+    engine.soon()
 
 
 def capabilities_of(terminus: Terminus) -> frozenset[str]:

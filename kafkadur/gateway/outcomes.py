@@ -20,6 +20,8 @@ _ACCEPTED, _REJECTED, _RELEASED, _MODIFIED = (
     int(proton.Delivery.RELEASED),
     int(proton.Delivery.MODIFIED),
 )
+#: The words for them.
+WORDS: Final = {_ACCEPTED: "accepted", _REJECTED: "rejected", _RELEASED: "released", _MODIFIED: "modified"}
 _BY_SYMBOL: Final = {
     "amqp:accepted:list": _ACCEPTED,
     "amqp:rejected:list": _REJECTED,
@@ -56,6 +58,11 @@ class Outcome:
     reason: str = ""
 
     @property
+    def word(self) -> str:
+        """The word for its kind."""
+        return WORDS[self.kind]
+
+    @property
     def is_accepted(self) -> bool:
         """Whether the client has processed the message."""
         return self.kind == _ACCEPTED
@@ -75,6 +82,8 @@ class Outcome:
                 message.release_nowait()
 
 
+#: The outcome of a message that a client takes as settled, when the socket has it.
+PROCESSED: Final = Outcome(kind=_ACCEPTED)
 #: The outcome of a message that a client settles without saying any.
 UNSAID: Final = Outcome(kind=_RELEASED)
 

@@ -13,6 +13,7 @@ import proton
 from proton import Condition, Described, Link, Receiver, ulong
 
 from kafkadur.gateway.conditions import MESSAGE_TOO_LARGE, UNKNOWN_TRANSACTION, Refused, refused
+from kafkadur.gateway.counting import ACCEPTED, REJECTED, TRANSACTED
 from kafkadur.gateway.destinations import Destination, destination_of, not_found
 from kafkadur.gateway.identity import kind_to_make
 from kafkadur.gateway.links import LinkEngine, LinkFromClient, capabilities_of
@@ -244,6 +245,7 @@ class Publishing(LinkFromClient):
                 if error is not None:
                     transaction.fail(refused(error))
             elif error is None:
+                self._engine.counts.published[ACCEPTED] += 1
                 self._settle(message.delivery, proton.Delivery.ACCEPTED)
             else:
                 self._reject(message.delivery, refused(error))
@@ -266,6 +268,7 @@ class Publishing(LinkFromClient):
             return
         sending.add_done_callback(reported)
         if transaction is not None:  # Kafka's report is awaited by the commit
+            self._engine.counts.published[TRANSACTED] += 1
             transaction.sent()
             if not self._ended:
                 state: Any = [transaction.id, Described(ulong(_ACCEPTED), [])]  # its annotation is too narrow
@@ -281,10 +284,12 @@ class Publishing(LinkFromClient):
         self._reject(message.delivery, error)
 
     def _reject(self, delivery: proton.Delivery, error: Refused) -> None:
+        self._engine.counts.published[REJECTED] += 1
         if self._ended:
             return
         if delivery.settled:
-            _log.warning("a message that the client had settled already is lost: %s", error.description)
+            lost = "a message that the client had settled already is lost: %s"
+            _log.warning(lost, error.description, extra=self._engine.ids)
         delivery.local.condition = Condition(error.condition, error.description)
         self._settle(delivery, proton.Delivery.REJECTED)
 

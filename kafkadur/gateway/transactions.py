@@ -31,6 +31,7 @@ from kafkadur.gateway.conditions import (
     UNKNOWN_TRANSACTION,
     Refused,
 )
+from kafkadur.gateway.counting import COMMITTED, ROLLED_BACK
 from kafkadur.gateway.links import Limit, LinkEngine, LinkFromClient
 from kafkadur.gateway.outcomes import DECLARED
 from kafkadur.producer.transacted import TransactedProducer
@@ -316,6 +317,7 @@ class Coordinator(LinkFromClient):
                     _log.warning("%s It is asked again.", error)
                     await asyncio.sleep(_AGAIN_S)
             else:
+                self._engine.counts.transactions[COMMITTED] += 1
                 for each in transaction.enrolled:
                     each.committed()
                 transaction.enrolled.clear()
@@ -328,6 +330,7 @@ class Coordinator(LinkFromClient):
     async def _roll_back(self, transaction: LocalTransaction) -> None:
         assert self._session is not None  # noqa: S101 - see above
         transaction.roll_back()
+        self._engine.counts.transactions[ROLLED_BACK] += 1
         while True:
             try:
                 await self._session.rollback()

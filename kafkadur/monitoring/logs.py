@@ -1,16 +1,31 @@
-"""Logs of a worker: each record on a line, as text or as JSON. They have ids, never contents of messages."""
+"""Logs of a worker or gateway, in lines of text or JSON. They have ids, never contents of messages."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from enum import StrEnum
 
-LogFormat = Literal["text", "json"]
+
+class LogFormat(StrEnum):
+    """Format of log records."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The lowest level that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 #: The ids that a record may have.
-_IDS = ("subscription", "topic", "member")
+_IDS = ("subscription", "topic", "member", "peer", "user", "client_id")
 
 
 class _Text(logging.Formatter):
@@ -23,14 +38,14 @@ class _Text(logging.Formatter):
         return f"{line} ({', '.join(ids)})" if ids else line
 
 
-def log_to_stderr(format: LogFormat, level: str) -> None:  # noqa: A002 - the option's word
+def log_to_stderr(format: LogFormat, level: LogLevel) -> None:  # noqa: A002 - the option's word
     """Make the root logger write to standard error, in a format and from a level on.
 
-    JSON needs the extra `worker`; its fields are `time`, `level`, `logger`, `message`, `exc_info`, and the
-    further fields of a record: `subscription`, `topic`, `member`.
+    JSON needs the extra `worker` or `gateway`; its fields are `time`, `level`, `logger`, `message`,
+    `exc_info`, and the ids of a record: `subscription`, `topic`, `member`; `peer`, `user`, `client_id`.
     """
     handler = logging.StreamHandler(sys.stderr)
-    if format == "json":
+    if format is LogFormat.JSON:
         from pythonjsonlogger.json import JsonFormatter  # noqa: PLC0415 - of the extra
 
         formatter: logging.Formatter = JsonFormatter(

@@ -1,6 +1,6 @@
-"""The worker's port: liveness, readiness, metrics. Served by threads of its own.
+"""The port of a worker or gateway: liveness, readiness, metrics. Served by threads of its own.
 
-Therefore it still answers, and reports that the worker is not live, if a handler blocks the event loop.
+Therefore it still answers, and reports that the process is not live, if something blocks the event loop.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from kafkadur.worker.worker import Worker
 from kafkadur_sharing.errors import IllegalState
 
 if TYPE_CHECKING:
@@ -49,12 +48,30 @@ class _Handler(WSGIRequestHandler):
         """Write nothing: probes come every few seconds."""
 
 
+class Probed(Protocol):
+    """A worker or gateway that is asked how it is, by any thread."""
+
+    @property
+    def silent(self) -> float:
+        """Seconds since its event loop last showed that it runs."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether it does its work."""
+        ...
+
+    def details(self) -> Mapping[str, Any]:
+        """Return what else the page of readiness shows."""
+        ...
+
+
 class Pages:
     """The three pages, as a WSGI application."""
 
-    def __init__(self, worker: Worker, registry: CollectorRegistry, *, silence: timedelta) -> None:
-        """`silence`: a worker whose event loop has not run for longer is not live."""
-        self._worker = worker
+    def __init__(self, probed: Probed, registry: CollectorRegistry, *, silence: timedelta) -> None:
+        """`silence`: a process whose event loop has not run for longer is not live."""
+        self._probed = probed
         self._silence = silence.total_seconds()
         # Its annotation asks for a plain dictionary as environment.
         self._metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
@@ -71,24 +88,15 @@ class Pages:
         return [json.dumps(told).encode() + b"\n"]
 
     def _live(self) -> tuple[bool, dict[str, Any]]:
-        silent = self._worker.silent
+        silent = self._probed.silent
         return silent <= self._silence, {"seconds_since_loop_ran": round(silent, 3)}
 
     def _ready(self) -> tuple[bool, dict[str, Any]]:
-        subscriptions = [
-            {
-                "subscription": each.declared.name,
-                "topic": each.declared.topic,
-                "state": each.state.value,
-                "reason": each.reason,
-            }
-            for each in self._worker.serving
-        ]
-        ready = self._worker.ready
-        return ready, {"ready": ready, "subscriptions": subscriptions}
+        details, ready = self._probed.details(), self._probed.ready
+        return ready, {"ready": ready, **details}
 
 
-class HealthPort:
+class ProbePort:
     """Serves the pages while its context is entered."""
 
     def __init__(self, pages: Pages, host: str, port: int) -> None:
@@ -99,13 +107,13 @@ class HealthPort:
             self._server = make_server(host, port, pages, server_class=server, handler_class=_Handler)
         except OSError as error:
             raise IllegalState(
-                "The worker's port cannot be opened.",
+                "The port of probes and metrics cannot be opened.",
                 state=str(error),
                 owner=f"{host}:{port}",
-                remedy="name a free port with --port, or another address with --host",
+                remedy="name a free port, or another address",
             ) from error
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="kafkadur-health", daemon=True
+            target=self._server.serve_forever, name="kafkadur-probes", daemon=True
         )
 
     @property

@@ -1,6 +1,6 @@
 """A worker: runs the handlers of an app until it is stopped, and stops in order.
 
-`health.py` and `measuring.py` read the state of each subscription (`Serving`).
+`monitoring/probes.py` and `measuring.py` read the state of each subscription (`Serving`).
 """
 
 from __future__ import annotations
@@ -127,6 +127,20 @@ class Worker:
     def ready(self) -> bool:
         """Whether every subscription is ready, and the worker is not about to stop."""
         return self._stop_at is None and all(serving.ready for serving in self.serving)
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the state of each subscription; any thread."""
+        return {
+            "subscriptions": [
+                {
+                    "subscription": each.declared.name,
+                    "topic": each.declared.topic,
+                    "state": each.state.value,
+                    "reason": each.reason,
+                }
+                for each in self.serving
+            ]
+        }
 
     @property
     def silent(self) -> float:

@@ -1,0 +1,1 @@
+"""How processes that run for long are watched: probes and metrics at a port, and logs."""
