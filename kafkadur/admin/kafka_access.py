@@ -27,7 +27,8 @@ from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.journal.topic import journal_topic, transactions_topic
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_sharing.errors import IllegalState, KafkaUnavailable
-from kafkadur_sharing.names import validate_namespace, validate_topic
+from kafkadur_sharing.keys import digest
+from kafkadur_sharing.names import TEMPORARY_PREFIX, validate_namespace, validate_topic
 
 
 class Role(StrEnum):
@@ -39,6 +40,8 @@ class Role(StrEnum):
     CONSUMER = "consumer"
     #: Reads, changes and moves subscriptions, and publishes dead letters again.
     ADMINISTRATOR = "administrator"
+    #: Serves clients of AMQP: publishes and receives for all of them.
+    GATEWAY = "gateway"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -95,6 +98,8 @@ def kafka_rules(
     have delivery histories. Raises `InvalidName` and `InvalidDestination`.
     """
     chosen = set(roles)
+    if Role.GATEWAY in chosen:
+        chosen |= {Role.PRODUCER, Role.CONSUMER}
     topics = [validate_topic(topic) for topic in topics]
     letters = [f"{topic}.dead" for topic in topics] if dead_letter_topics is None else dead_letter_topics
     letters = [validate_topic(topic) for topic in letters]
@@ -110,6 +115,14 @@ def kafka_rules(
             rules += _committing(namespace, create=create)
         if history:
             rules += _recording(namespace, chosen, create=create)
+    if Role.GATEWAY in chosen:
+        rules += _rules(
+            "topic",
+            temporary_topic(namespace),
+            Read="receive from temporary destinations",
+            Write="send to temporary destinations",
+            Create="create the topic of temporary destinations (first one)" if create else None,
+        )
     if Role.ADMINISTRATOR in chosen:
         rules += _administering(topics, letters, groups)
     return list({(rule.resource, rule.name, rule.operation): rule for rule in rules}.values())
@@ -120,6 +133,11 @@ def _rules(resource: str, name: str, *, prefixed: bool = False, **purposes: str 
     for operation, purpose in purposes.items():
         if purpose is not None:
             yield Rule(resource=resource, name=name, prefixed=prefixed, operation=operation, purpose=purpose)
+
+
+def temporary_topic(namespace: str) -> str:
+    """Return the topic of the temporary destinations of AMQP clients."""
+    return f"{TEMPORARY_PREFIX}{digest([namespace])}"
 
 
 def _receiving(

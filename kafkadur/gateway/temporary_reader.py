@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from kafkadur.admin.kafka_access import temporary_topic
 from kafkadur.admin.topics import TopicAdmin
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.client_settings import for_own_messages
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import KafkadurError
-from kafkadur_sharing.keys import digest
-from kafkadur_sharing.names import TEMPORARY_PREFIX
 
 _log = logging.getLogger("kafkadur.gateway")
 
@@ -40,7 +39,8 @@ class TemporaryReader:
         """
         self._most_bytes = most_bytes
         self._topics = topics
-        self.topic = f"{TEMPORARY_PREFIX}{digest([namespace])}"
+        self._namespace = namespace
+        self.topic = temporary_topic(namespace)
         self._kafka = for_own_messages(kafka)
         self._partition = -1
         self._partitions = 0
@@ -82,7 +82,7 @@ class TemporaryReader:
         self._position = self._end()
         config = {
             **self._kafka,
-            "group.id": "kafkadur:temporary",  # the client needs one; nothing is committed
+            "group.id": f"kafkadur:{self._namespace}:temporary",  # the client needs one; nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",

@@ -32,13 +32,19 @@ ANSWER_S = 60
 @contextlib.contextmanager
 def running(place: Place, **options: Any) -> Generator[int]:
     """Run a gateway for as long as the block lasts; gives its port."""
-    given = place.settings(client_id_policy="restricted")
-    del given["client_id"]
+    with running_with(place.settings(client_id_policy="restricted"), **options) as port:
+        yield port
+
+
+@contextlib.contextmanager
+def running_with(given: dict[str, Any], **options: Any) -> Generator[int]:
+    """Run a gateway with these settings, except the client id, as `running` does."""
+    chosen = settings({name: value for name, value in given.items() if name != "client_id"})
     started: Future[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
         stopped = asyncio.Event()
-        async with Gateway(settings(given), GatewaySettings(port=0, **options)) as serving:
+        async with Gateway(chosen, GatewaySettings(port=0, **options)) as serving:
             started.set_result((serving.port, asyncio.get_running_loop(), stopped))
             await stopped.wait()
 

@@ -23,7 +23,7 @@ import kafkadur.sync
 from kafkadur.admin.changes import Admin
 from kafkadur.admin.dead_letters import DeadLetterAdmin
 from kafkadur.admin.history import HistoryAdmin
-from kafkadur.admin.kafka_access import Role, Rule, kafka_commands, kafka_rules
+from kafkadur.admin.kafka_access import Role, Rule, kafka_commands, kafka_rules, temporary_topic
 from kafkadur.cli.application import app
 from kafkadur.history.entries import history_prefix, topic_of
 from kafkadur.settings import settings
@@ -232,6 +232,25 @@ def keep_longer(shop: Shop) -> None:
     assert found == 7_200_000
 
 
+def reply(shop: Shop) -> None:
+    """Receive from a temporary destination of a gateway."""
+    pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
+    from proton import ProtonException
+
+    from tests.integration.gateway import running
+
+    limit = KAFKA_TIMEOUT.total_seconds()
+    with running.running_with(shop.given) as port, running.client(port) as connection:
+        try:
+            replies = connection.create_receiver(None, dynamic=True, credit=1)
+            sender = connection.create_sender(replies.link.remote_source.address)
+            sender.send(running.Message(body="m"), timeout=limit)
+            assert replies.receive(timeout=limit).body == "m"
+        except ProtonException as error:
+            raise AssertionError(str(error)) from error
+        replies.accept()
+
+
 def everything(shop: Shop) -> None:
     publish(shop)
     publish_in_transactions(shop)
@@ -248,6 +267,7 @@ def everything(shop: Shop) -> None:
     keep_longer(shop)
     assert read_history(shop)
     administer(shop)
+    reply(shop)
 
 
 # -- the tests
@@ -256,6 +276,30 @@ def everything(shop: Shop) -> None:
 def test_with_exactly_the_list_everything_runs(shop: Shop) -> None:
     shop.secured.allow(shop.principal, shop.rules)
     everything(shop)
+
+
+def test_a_gateway_has_the_rules_of_its_clients(shop: Shop) -> None:
+    """A queue, a browser, a durable subscription, and a transaction of both."""
+    pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
+    from tests.integration.gateway import running, test_transactions
+
+    rules = kafka_rules([Role.GATEWAY], namespace=shop.namespace, topics=[shop.topic], transacted=True)
+    shop.secured.allow(shop.principal, rules)
+    queue = f"queue://{shop.topic}"
+    with running.running_with(shop.given) as port, running.client(port, "app") as connection:
+        transactions = test_transactions.Transactions(connection)
+        durable = connection.create_receiver(
+            shop.topic, name="dur", credit=2, options=running.Source(durable=True)
+        )
+        connection.create_sender(queue).send(running.Message(body="m"))
+        assert running.bodies(durable, 1) == ["m"]
+        waiting = connection.create_receiver(queue, credit=1)
+        transactions.declare()
+        assert test_transactions.received(waiting, transactions, 1) == ["m"]
+        transactions.send(connection.create_sender(shop.topic), "next")
+        assert transactions.end() is None
+        assert running.bodies(durable, 1) == ["next"]
+    reply(shop)
 
 
 def nothing(shop: Shop) -> None:
@@ -306,6 +350,9 @@ NEEDED: list[tuple[str, str, str, Callable[[Shop], object], Callable[[Shop], obj
     ("topic", "kafkadur.history.", "Write", nothing, record),
     ("topic", "kafkadur.history.", "AlterConfigs", record, keep_longer),
     ("topic", "kafkadur.history.", "Read", record, read_history),
+    ("topic", "kafkadur.temporary.", "Create", nothing, reply),
+    ("topic", "kafkadur.temporary.", "Write", reply, reply),
+    ("topic", "kafkadur.temporary.", "Read", reply, reply),
 ]
 #: Those that `make test` looks at.
 QUICK = 6
@@ -318,6 +365,7 @@ def named(shop: Shop, resource: str, part: str, operation: str) -> Rule:
         ".dead": f"{shop.topic}.dead",
         "kafkadur:": f"kafkadur:{shop.namespace}:",
         "kafkadur.history.": history_prefix(shop.namespace),
+        "kafkadur.temporary.": temporary_topic(shop.namespace),
     }.get(part, f"{part}{shop.topic}")
     found = [
         rule
@@ -400,7 +448,9 @@ def test_the_documented_table_is_the_list() -> None:
         )
     ]
     text = (Path(__file__).resolve().parents[3] / "docs" / "operations" / "security.md").read_text()
-    table = [line for line in text.splitlines() if re.match(r"\| (producer|consumer|administrator)", line)]
+    table = [
+        line for line in text.splitlines() if re.match(r"\| (producer|consumer|administrator|gateway)", line)
+    ]
     told = {
         (role, *(cell.strip() for cell in line.split("|")[2:5]))
         for line in table
