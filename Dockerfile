@@ -1,4 +1,4 @@
-# kafkadur, for `kafkadur run` (the default), `kafkadur serve`, `kafkadur metrics`, `kafkadur doctor` and the others.
+# kafkadur, for `kafkadur run` (the default), `kafkadur serve`, `kafkadur gateway`, `kafkadur metrics` and the others.
 #   docker build -t kafkadur .
 #   docker build -t kafkadur --build-arg PYTHON=python:3.12-slim-bookworm .    # on the newest base
 # An app is mounted at /app, or comes with an image made from this one: FROM kafkadur, COPY handlers.py /app/.
@@ -7,7 +7,7 @@ ARG PYTHON=python:3.12.14-slim-bookworm@sha256:782412e85d0f0984994c290652577d401
 
 FROM ${PYTHON} AS build
 WORKDIR /src
-# For the compiled client of Kafka; without a compiler the image would have confluent-kafka's alone.
+# For the compiled client of Kafka, and the AMQP engine of the gateway.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
@@ -23,7 +23,7 @@ COPY spark spark
 # Each package has the version and hash of the lock; --reload of the extra `worker` is not for containers.
 RUN /opt/build/bin/uv pip install --no-cache --compile-bytecode --python /opt/kafkadur/bin/python \
         --constraints requirements.lock --build-constraints requirements.lock \
-        '.[cli,metrics,serve,tracing]' python-json-logger
+        '.[cli,gateway,metrics,serve,tracing]'
 
 FROM ${PYTHON}
 LABEL org.opencontainers.image.title="kafkadur" \

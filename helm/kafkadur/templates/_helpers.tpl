@@ -72,6 +72,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and .Values.service.ingress.enabled (or (not .Values.service.ingress.host) (not .Values.service.ingress.tlsSecret)) -}}
 {{- fail "service.ingress needs host and tlsSecret: tokens are not sent in clear text" -}}
 {{- end -}}
+{{- with .Values.gateway -}}
+{{- if and .enabled (not .usersSecret) (not .clientCertificates) -}}
+{{- fail "gateway.usersSecret is missing: a secret with the file that `kafkadur gateway-user` writes; or set gateway.clientCertificates" -}}
+{{- end -}}
+{{- if and .enabled (not .tlsSecret) (not .plainText) -}}
+{{- fail "gateway.tlsSecret is missing: passwords are not sent in clear text, unless gateway.plainText allows it" -}}
+{{- end -}}
+{{- if and .enabled .clientCertificates (not .tlsSecret) -}}
+{{- fail "gateway.clientCertificates needs gateway.tlsSecret, with ca.crt" -}}
+{{- end -}}
+{{- if and .enabled (eq (int .port) (int .probePort)) -}}
+{{- fail "gateway.port and gateway.probePort are the same" -}}
+{{- end -}}
+{{- end -}}
 {{- range $name, $value := .Values.kafka.config -}}
 {{- if and (regexMatch "(?i)password|passphrase|secret|token|jaas|oauthbearer\\.config|\\.pem$" $name) (not (regexMatch "token\\.endpoint" $name)) -}}
 {{- fail (printf "kafka.config.%s is a secret: put it into kafka.existingSecret" $name) -}}
@@ -79,8 +93,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Where Kafka and Redis are, as settings of kafkadur. */}}
+{{/* Where Kafka and Redis are, as settings of kafkadur, and the client id of workers. */}}
 {{- define "kafkadur.environment" -}}
+{{ include "kafkadur.servers" . }}
+{{- if .Values.clientId }}
+- name: KAFKADUR_CLIENT_ID
+  value: {{ .Values.clientId | quote }}
+- name: KAFKADUR_CLIENT_ID_POLICY
+  value: {{ .Values.clientIdPolicy }}
+{{- end }}
+{{- end -}}
+
+{{/* The same without a client id. */}}
+{{- define "kafkadur.servers" -}}
 - name: KAFKADUR_KAFKA
   value: {{ .Values.kafka.bootstrap | quote }}
 {{- if or .Values.kafka.existingSecret .Values.kafka.config }}
@@ -98,12 +123,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 - name: KAFKADUR_NAMESPACE
   value: {{ .Values.namespace | quote }}
-{{- if .Values.clientId }}
-- name: KAFKADUR_CLIENT_ID
-  value: {{ .Values.clientId | quote }}
-- name: KAFKADUR_CLIENT_ID_POLICY
-  value: {{ .Values.clientIdPolicy }}
-{{- end }}
 {{- if .Values.tracing }}
 - name: KAFKADUR_TRACING
   value: "1"

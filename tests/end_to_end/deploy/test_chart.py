@@ -83,6 +83,16 @@ def test_a_manifest_that_is_wrong_is_found() -> None:
             ],
             "needs host and tlsSecret",
         ),
+        (["--set", "gateway.enabled=true"], "gateway.usersSecret is missing"),
+        (["--set", "gateway.enabled=true,gateway.usersSecret=u"], "gateway.tlsSecret is missing"),
+        (
+            ["--set", "gateway.enabled=true,gateway.clientCertificates=true,gateway.plainText=true"],
+            "needs gateway.tlsSecret",
+        ),
+        (
+            ["--set", "gateway.enabled=true,gateway.usersSecret=u,gateway.tlsSecret=t,gateway.port=9467"],
+            "are the same",
+        ),
         (["--set", "app.target=two words"], "/app/target"),
         (["--set", "image.digest=sha256:short"], "/image/digest"),
         (["--set", "port=0"], "port"),
@@ -185,7 +195,7 @@ def test_selectors_find_what_they_are_for(values: str) -> None:
             for labels in services
             if wanted.items() <= labels.items() and labels[expression["key"]] in expression["values"]
         ]
-        assert sorted(found) == ["metrics", "worker"]
+        assert sorted(found) == ["gateway-probes", "metrics", "worker"]
 
 
 def test_the_alerts_are_the_file_that_is_played() -> None:
@@ -236,6 +246,27 @@ def test_whatever_speaks_to_kafka_and_redis_finds_them_alike() -> None:
             assert other[part] == worker[part], part
         for part in ("env", "envFrom", "volumeMounts"):
             assert other["containers"][0][part] == worker["containers"][0][part], part
+
+
+def test_a_gateway_has_its_files_and_no_client_id() -> None:
+    manifests = rendered("secured")
+    worker, gateway = (pod(manifests["Deployment", f"trial-kafkadur{end}"]) for end in ("", "-gateway"))
+    (container,) = gateway["containers"]
+    own = [each for each in worker["containers"][0]["env"] if "CLIENT_ID" not in each["name"]]
+    assert container["env"] == own
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    files = [each.partition("=")[2] for each in container["args"] if "=/etc/" in each]
+    assert len(files) == 5
+    assert all(str(Path(file).parent) in mounts for file in files)
+    volumes = {each["name"] for each in gateway["volumes"]}
+    assert {each["name"] for each in container["volumeMounts"]} == volumes
+    rules = manifests["ConfigMap", "trial-kafkadur-gateway"]["data"]["permissions"]
+    assert rules == "billing publish,consume,create invoices.*\n* consume news.*\n"
+    assert manifests["PodDisruptionBudget", "trial-kafkadur-gateway"]["spec"]["maxUnavailable"] == "50%"
+    assert manifests["Service", "trial-kafkadur-gateway"]["spec"]["type"] == "LoadBalancer"
+    plain = pod(rendered("trial")["Deployment", "trial-kafkadur-gateway"])["containers"][0]["args"]
+    assert "--plain-text" in plain
+    assert not any("tls" in each or "permissions" in each for each in plain)
 
 
 def test_the_service_is_where_the_workers_are_and_has_tokens_besides() -> None:

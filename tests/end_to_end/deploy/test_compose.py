@@ -97,7 +97,7 @@ def test_what_is_waited_for_can_come() -> None:
 
 def test_commands_of_the_image_are_commands(tmp_path: Path) -> None:
     """Each is called with --help behind it: an option that there is not would be refused."""
-    for name in ("worker", "metrics", "page"):
+    for name in ("worker", "metrics", "page", "gateway"):
         command = [sys.executable, "-m", "kafkadur.cli", *SERVICES[name]["command"], "--help"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -118,9 +118,19 @@ def test_the_token_of_the_page_is_the_one_that_is_said() -> None:
     assert mounted["target"] in SERVICES["page"]["command"]
 
 
+def test_the_user_of_the_gateway_is_the_one_that_is_said() -> None:
+    pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
+    from kafkadur.gateway.users import parse_users
+
+    users = parse_users(COMPOSE["configs"]["users"]["content"].splitlines(), owner="docker-compose.yml")
+    assert users.has_password("trial", "trial")
+    (mounted,) = SERVICES["gateway"]["configs"]
+    assert mounted["target"] in SERVICES["gateway"]["command"]
+
+
 def test_services_of_the_project_are_shut_in() -> None:
     own = [service for service in SERVICES.values() if service.get("image") == "kafkadur"]
-    assert len(own) == 4
+    assert len(own) == 5
     for service in own:
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
