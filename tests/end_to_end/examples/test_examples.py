@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -172,6 +173,17 @@ def test_several_topics(folder: Path) -> None:
 def test_transacted(folder: Path) -> None:
     lines = run(ROOT / "examples" / "transacted.py", folder).splitlines()
     assert lines == ["rolled back", *(f"booked payment {n}" for n in range(4))]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("mvn") is None, reason="Maven is not installed")
+def test_java(folder: Path, tmp_path: Path) -> None:
+    """Its program without Maven is tried in tests/end_to_end/gateway."""
+    pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
+    project = tmp_path / "java"
+    shutil.copytree(ROOT / "examples" / "java", project, ignore=shutil.ignore_patterns("target"))
+    lines = [line for line in run(project / "run.py", folder, 300).splitlines() if "invoice" in line]
+    assert sorted(lines) == [f"invoice for the order of {amount}" for amount in (250, 300)]
 
 
 @pytest.mark.long

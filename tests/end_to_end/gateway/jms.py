@@ -73,21 +73,29 @@ class Jms:
     def __init__(self, java: Java, classes: Path) -> None:
         """Compile them into the folder `classes`."""
         self._java = java
+        self._classes = str(classes)
         self._path = f"{classes}:{jars(java)}/*"
-        compiler = Path(java.command).resolve().with_name("javac")
+        self.compile(HERE / "Scenarios.java")
+
+    def compile(self, source: Path) -> None:
+        """Compile a program; its class is named in `program`."""
+        compiler = Path(self._java.command).resolve().with_name("javac")
         if not compiler.exists():
             pytest.skip("there is no Java compiler: a JDK has one")
-        source = HERE / "Scenarios.java"
         subprocess.run(
-            [str(compiler), "-cp", self._path, "-d", str(classes), str(source)],
+            [str(compiler), "-Xlint:all", "-cp", self._path, "-d", self._classes, str(source)],
             check=True,
             timeout=FETCH_S,
         )
 
+    def program(self, name: str, *arguments: str) -> Sequence[str]:
+        """Return the command that runs a class."""
+        virtual_machine = [self._java.command, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        return [*virtual_machine, "-cp", self._path, name, *arguments]
+
     def command(self, scenario: str, *arguments: str) -> Sequence[str]:
         """Return the command that runs a scenario."""
-        virtual_machine = [self._java.command, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return [*virtual_machine, "-cp", self._path, "Scenarios", scenario, *arguments]
+        return self.program("Scenarios", scenario, *arguments)
 
     def run(self, scenario: str, *arguments: str) -> list[str]:
         """Run a scenario to its end; returns the lines that it printed."""

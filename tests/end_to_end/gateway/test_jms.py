@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.integration.transactions.helpers import committed
 
 #: Messages that are moved while gateways are killed, and how often.
 _MOVED, _KILLS = 1_000, 8
+EXAMPLE = Path(__file__).parents[3] / "examples/java/src/main/java/example/Billing.java"
 _RECONNECT = "failover.initialReconnectDelay=100&failover.maxReconnectAttempts=100"
 
 
@@ -95,6 +97,17 @@ def test_a_message_is_moved_exactly_once_whenever_its_gateway_is_killed(jms: Jms
         assert [mover.wait() for mover in movers] == [0, 0]
         assert kills == _KILLS
         assert Counter(committed(place, out)) == Counter(range(_MOVED))
+
+
+@pytest.mark.long
+def test_the_example_project(jms: Jms, port: int, place: Place) -> None:
+    """The program of the Maven project, with the same client."""
+    for topic in ("jms-orders", "jms-invoices"):
+        make(place, topic)
+    jms.compile(EXAMPLE)
+    command = jms.program("example.Billing", url(port))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SCENARIO_S, check=True)
+    assert sorted(done.stdout.splitlines()) == [f"invoice for the order of {amount}" for amount in (250, 300)]
 
 
 @pytest.mark.long
