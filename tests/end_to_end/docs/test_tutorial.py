@@ -1,8 +1,9 @@
-"""The tutorial as a reader follows it: in a new folder and virtual environment, block by block."""
+"""The tutorials as a reader follows them: in a new folder and virtual environment, block by block."""
 
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-TUTORIAL = ROOT / "docs" / "tutorial.md"
+TUTORIAL, OF_AMQP = (ROOT / "docs" / name for name in ("tutorial.md", "tutorial-amqp.md"))
 LIMIT_S = 60.0
 
 #: Commands that go on until Ctrl-C, and what they print when they are ready.
-STAYS = {"kafkadur run": "Ctrl-C ends it", "kafkadur serve": "Ctrl-C ends it"}
+STAYS = dict.fromkeys(("kafkadur run", "kafkadur serve", "kafkadur gateway"), "Ctrl-C ends it")
 
 
 class Reader:
@@ -91,9 +92,9 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.1)
 
 
-def steps() -> Iterator[tuple[str, str]]:
-    """Yield the blocks of the tutorial: language, and content."""
-    for found in re.finditer(r"^```(\w+)\n(.*?)^```$", TUTORIAL.read_text(), re.DOTALL | re.MULTILINE):
+def steps(tutorial: Path) -> Iterator[tuple[str, str]]:
+    """Yield the blocks of a tutorial: language, and content."""
+    for found in re.finditer(r"^```(\w+)\n(.*?)^```$", tutorial.read_text(), re.DOTALL | re.MULTILINE):
         yield found[1], found[2]
 
 
@@ -102,7 +103,7 @@ def test_a_reader_gets_to_its_end(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     printed: dict[str, list[str]] = {}
     try:
-        for language, block in steps():
+        for language, block in steps(TUTORIAL):
             if language == "python":
                 reader.write(block.partition("\n")[0].removeprefix("# "), block)
                 continue
@@ -137,3 +138,34 @@ def test_a_reader_gets_to_its_end(tmp_path: Path) -> None:
 
 #: Causes of the dead letters of the tutorial.
 LETTERS = ("attempts", "undecodable")
+
+
+@pytest.mark.long
+def test_a_reader_of_amqp_gets_to_its_end(tmp_path: Path) -> None:
+    """With JavaScript where Node.js is installed; .NET and Maven are not tried here."""
+    pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
+    reader = Reader(tmp_path)
+    printed: dict[str, str] = {}
+    has_node = shutil.which("npm") is not None and shutil.which("node") is not None
+    try:
+        for language, block in steps(OF_AMQP):
+            if language in {"python", "javascript"}:
+                reader.write(re.split(r"[# /\n]+", block)[1], block)
+                continue
+            for line in block.splitlines() if language == "console" else ():
+                command = line.removeprefix("$ ")
+                program = command.split()[0]
+                if command == "kafkadur down":
+                    reader.interrupt()
+                if program != "dotnet" and (has_node or program not in {"npm", "node"}):
+                    printed[command] = reader.type(command)
+    except BaseException:
+        sys.stderr.write(reader.printed())
+        raise
+    finally:
+        reader.interrupt()
+        subprocess.run([sys.executable, "-m", "kafkadur.cli", "down"], cwd=tmp_path, check=False)
+    assert printed["python orders.py"] == "an order of Python\n"
+    assert re.search(r"invoices .*\b0\b", printed["kafkadur sub ls"]), printed["kafkadur sub ls"]
+    if has_node:
+        assert printed["node orders.js"] == "an order of JavaScript\n"

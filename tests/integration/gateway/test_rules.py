@@ -16,6 +16,7 @@ from tests.integration.gateway.running import (
     client,
     detach,
     drained,
+    running_with,
     selecting,
 )
 from tests.integration.subscriptions.helpers import Place
@@ -216,3 +217,40 @@ def test_x1_x2_x5_unsubscribing_needs_an_inactive_durable_subscription_of_this_c
             with pytest.raises(LinkDetached, match=NOT_FOUND):
                 asking.create_receiver(None, name=name, options=Source(null=True))
         unsubscribe(connection, "dur")
+
+
+def test_c2_c3_an_unrestricted_client_id_is_another_one(place: Place, port: int) -> None:
+    """Two gateways with one policy each: their clients have subscriptions of their own."""
+    topic = place.topic()
+    with (
+        running_with(place.settings(client_id_policy="unrestricted")) as free,
+        client(free, "app") as first,
+        client(free, "app") as second,
+        client(port, "app") as restricted,
+    ):
+        held = consumer(restricted, topic, "dur", durable=True)
+        own = consumer(first, topic, "dur", durable=True)
+        refused(second, LOCKED, topic, "dur", durable=True)
+        restricted.create_sender(topic).send(Message(body="for both"))
+        assert bodies(held, 1) == bodies(own, 1) == ["for both"]
+        detach(own)
+        detach(held)
+    with running_with(place.settings(client_id_policy="unrestricted")) as free, client(free, "app") as first:
+        unsubscribe(first, "dur")
+    with client(port, "app") as restricted:  # the other one is still there
+        unsubscribe(restricted, "dur")
+
+
+def test_c5_one_consumer_too_many_is_refused_and_nobody_put_out(place: Place, port: int) -> None:
+    topic = place.topic()
+    with place.connect_sync(client_id=None) as python:
+        python.create("few", topic, type="shared", max_consumers=2)
+    with client(port) as connection:
+        address = f"{topic}::few"
+        held = [connection.create_receiver(address, name=f"r{number}", credit=1) for number in range(2)]
+        with pytest.raises(LinkDetached, match=r"amqp:resource-limit-exceeded.*max_consumers 2"):
+            connection.create_receiver(address, name="r2", credit=1)
+        sender = connection.create_sender(topic)
+        for _ in held:
+            sender.send(Message(body="m"))
+        assert [bodies(each, 1) for each in held] == [["m"], ["m"]]
