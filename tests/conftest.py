@@ -47,6 +47,7 @@ TOGETHER = (
     "tests/end_to_end/examples/test_examples.py",
     "tests/end_to_end/gateway/",
     "tests/integration/faults/test_auto_creation.py",
+    "tests/integration/gateway/test_cut_off.py",
     "tests/integration/faults/test_brokers.py",
     "tests/integration/faults/test_cluster.py",
     "tests/integration/faults/test_replica.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import ssl
 import sys
@@ -123,6 +124,8 @@ def gateway(
         if max_attempts or backoff
         else None,
     )
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each client takes one
     signal.signal(signal.SIGTERM, end_early)  # until the loop handles it
     probes = None if probe_port is None else (probe_host, probe_port)
     in_json = log_format is LogFormat.JSON

@@ -90,6 +90,12 @@ class Serving:
             return True
         return False
 
+    @property
+    def process(self) -> int:
+        """The id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """SIGKILL."""
         if self._process is not None:

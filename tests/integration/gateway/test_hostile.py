@@ -1,7 +1,9 @@
 """Clients that send nonsense, read slowly or not at all, or come in crowds: others are unharmed."""
 
+import asyncio
 import contextlib
 import gc
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -16,8 +18,12 @@ from hypothesis import strategies as st
 from proton import Connection, ConnectionException, Endpoint, Transport
 
 from kafkadur.gateway.sasl import AMQP_HEADER, SASL_HEADER
-from tests.integration.gateway.running import ANSWER_S, BlockingConnection, Message, bodies, client
+from tests.integration.gateway.crowd import crowd
+from tests.integration.gateway.running import ANSWER_S, BlockingConnection, Message, Serving, bodies, client
 from tests.integration.subscriptions.helpers import Place, wait_until
+
+#: Clients that are connected at the same time.
+_CROWD = 1_000
 
 
 def conversation() -> bytes:
@@ -131,9 +137,34 @@ def test_a_client_that_does_not_read_takes_no_memory_and_harms_no_other(
         slow.close()
 
 
-def resident() -> int:
-    """Bytes of memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def resident(process: int | str = "self") -> int:
+    """Bytes of memory of a process."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.long
+def test_a_thousand_connections_are_served(place: Place) -> None:
+    """Each sends a message; one client receives all of them, and the connections take little memory."""
+    topic = place.topic(partitions=4)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    with Serving(place) as serving, client(serving.port) as connection:
+        receiver = connection.create_receiver(topic, credit=_CROWD)
+        before = resident(serving.process)
+
+        async def come_and_go() -> tuple[list[str], int]:
+            sockets = await crowd(serving.port, topic, _CROWD)
+            try:
+                received = await asyncio.to_thread(bodies, receiver, _CROWD)
+                return received, resident(serving.process)
+            finally:
+                for each in sockets:
+                    each.abort()
+
+        found, most = asyncio.run(come_and_go())
+        assert sorted(map(int, found)) == list(range(_CROWD))
+        assert most - before < _CROWD * 100_000
+        connection.create_sender(topic).send(Message(body="still served"))
 
 
 @pytest.mark.long
