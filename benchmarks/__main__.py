@@ -1,7 +1,7 @@
 """The command line of the benchmarks: ``python -m benchmarks <workload>``.
 
-``python -m benchmarks spark`` and ``growth`` measure in ways of their own: `spark.py`, `growth.py`; ``plan``
-calculates what an installation needs: `plan`.
+``python -m benchmarks spark``, ``growth`` and ``gateway`` measure in ways of their own: `spark.py`,
+`growth.py`, `gateway`; ``plan`` calculates what an installation needs: `plan`.
 
 Servers come from ``--kafka`` and ``--redis`` or, without them, from the embedded stack. The report goes to
 stdout, progress to stderr. Exit status 0 when every run finished, 1 when one failed or was void, whatever the
@@ -152,6 +152,11 @@ if __name__ == "__main__":
 
         del sys.argv[1]
         typer.run(_spark)
+    elif sys.argv[1:2] == ["gateway"]:
+        from benchmarks.gateway.command import main as _gateway
+
+        del sys.argv[1]
+        typer.run(_gateway)
     elif sys.argv[1:2] == ["plan"]:
         from benchmarks.plan.command import main as _plan
 

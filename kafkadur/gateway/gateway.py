@@ -27,6 +27,8 @@ from kafkadur_sharing.errors import IllegalState, KafkadurError
 
 _log = logging.getLogger("kafkadur.gateway")
 
+#: Milliseconds that a message waits for others: a client that sends one after the other waits for each.
+_LINGER_MS: Final = 1
 #: Bytes of a record besides its message's body.
 _HEADER_BYTES: Final = 65_536
 #: Transacted sessions of all clients: each has a producer, an admin client and threads of its own.
@@ -64,9 +66,9 @@ class Gateway:
         self.name = "kafkadur"
         self.counts = Counts()
         self.transacted = Limit(_MOST_TRANSACTED, "transacted sessions")
-        self.producer_config: dict[str, Any] = {}
-        if "message.max.bytes" not in settings.kafka:
-            self.producer_config["message.max.bytes"] = options.most_message_bytes + _HEADER_BYTES
+        # a record has headers, too, which the limit of the gateway does not count
+        config = {"linger.ms": _LINGER_MS, "message.max.bytes": options.most_message_bytes + _HEADER_BYTES}
+        self.producer_config = {name: value for name, value in config.items() if name not in settings.kafka}
         self._host: Connection | None = None
         self._producer: ForwardingProducer | None = None
         self._nodes: Nodes | None = None
@@ -176,12 +178,10 @@ class Gateway:
         settings, options = self._settings, self.options
         self._host = Connection(settings)
         await self._host.open()
-        # a record has headers, too, which the limit of the gateway does not count
         self._producer = ForwardingProducer({**self.producer_config, **settings.kafka}, None, self._host.id)
         topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
-        reader = TemporaryReader(
-            settings.kafka, settings.namespace, topics, most_bytes=self.producer_config["message.max.bytes"]
-        )
+        most_bytes = {**self.producer_config, **settings.kafka}["message.max.bytes"]
+        reader = TemporaryReader(settings.kafka, settings.namespace, topics, most_bytes=int(most_bytes))
         temporary = TemporaryDestinations(reader, options.redelivery)
         self._nodes = Nodes(self._host, topics, options, temporary)
         self._browsers = Browsers(settings)

@@ -26,6 +26,7 @@ from tests.integration.gateway.running import (
     detach,
     drained,
     not_local,
+    running_with,
     selecting,
 )
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, wait_until
@@ -325,6 +326,18 @@ def test_a_message_that_is_too_large_ends_its_link_only(gateway: Callable[..., i
         with pytest.raises((LinkDetached, SendException)):
             sender.send(Message(body="x" * 20_000))
         other.send(Message(body="x" * 5_000))
+
+
+def test_settings_of_producers_may_be_given(place: Place) -> None:
+    topic = place.topic()
+    kafka = {"bootstrap.servers": place.stack.kafka, "message.max.bytes": 2_000_000, "linger.ms": 0}
+    with running_with(place.settings(kafka=kafka)) as port, client(port) as connection:
+        receiver = connection.create_receiver(topic, credit=1)
+        connection.create_sender(topic).send(Message(body="m"))
+        assert bodies(receiver, 1) == ["m"]
+        replies = connection.create_receiver(None, dynamic=True, credit=1)
+        connection.create_sender(replies.link.remote_source.address).send(Message(body="reply"))
+        assert bodies(replies, 1) == ["reply"]
 
 
 def test_a_message_is_accepted_only_when_kafka_has_it(place: Place, port: int) -> None:
