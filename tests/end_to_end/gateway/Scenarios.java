@@ -39,6 +39,7 @@ public class Scenarios {
       case "messages" -> messages(a[1], a[2]);
       case "durable" -> durable(a[1], a[2]);
       case "reattach" -> reattach(a[1], a[2]);
+      case "sharing" -> sharing(a[1], a[2]);
       case "clientIds" -> clientIds(a[1], a[2]);
       case "selecting" -> selecting(a[1], a[2]);
       case "nondurable" -> nondurable(a[1], a[2]);
@@ -221,6 +222,42 @@ public class Scenarios {
       raises(InvalidDestinationException.class, () -> session.createProducer(session.createTopic(name + ".none")));
       raises(JMSException.class, () -> session.createConsumer(session.createQueue(name), "n = 1"));
       raises(InvalidSelectorException.class, () -> session.createConsumer(topic, "n >"));
+    }
+  }
+
+  /** Shared durable subscriptions over two connections: rules S3 to S6. */
+  static void sharing(String url, String name) throws Exception {
+    try (Connection app = connect(url, "app"); Connection one = connect(url, null); Connection two = connect(url, null)) {
+      Session own = auto(app), first = auto(one), second = auto(two);
+      Topic topic = first.createTopic(name);
+      MessageConsumer held = first.createSharedDurableConsumer(topic, "s", "n = 1");
+      raises(JMSException.class, () -> second.createSharedDurableConsumer(topic, "s", "n = 2")); // S4
+      MessageConsumer joined = second.createSharedDurableConsumer(topic, "s", "n = 1");
+      MessageProducer producer = first.createProducer(topic);
+      Message chosen = first.createTextMessage("1");
+      chosen.setIntProperty("n", 1);
+      producer.send(chosen);
+      Message got = held.receive(LIMIT_MS / 10);
+      check((got != null ? got : joined.receive(LIMIT_MS)) != null, "one of them has it");
+      held.close();
+      joined.close();
+      producer.send(chosen);
+      held = second.createSharedDurableConsumer(topic, "s", "n = 2"); // S3: it begins anew
+      chosen.clearProperties();
+      chosen.setIntProperty("n", 2);
+      producer.send(chosen);
+      check(held.receive(LIMIT_MS).getIntProperty("n") == 2, "what waited for n = 1 is gone");
+      MessageConsumer other = own.createSharedDurableConsumer(topic, "s"); // S6: of the client id
+      producer.send(first.createTextMessage("for that alone"));
+      check(text(other).equals("for that alone") && held.receiveNoWait() == null, "two subscriptions");
+      other.close();
+      raises(JMSException.class, () -> own.createDurableConsumer(topic, "s")); // U6
+      own.createDurableConsumer(topic, "e").close();
+      raises(JMSException.class, () -> own.createSharedDurableConsumer(topic, "e")); // S5
+      held.close();
+      second.unsubscribe("s");
+      own.unsubscribe("s");
+      own.unsubscribe("e");
     }
   }
 

@@ -17,7 +17,7 @@ pytest.importorskip("proton", reason="the AMQP engine is not installed: there is
 
 from kafkadur import Redelivery
 from tests.end_to_end.gateway.jms import SCENARIO_S, Jms
-from tests.integration.gateway.running import Serving, running
+from tests.integration.gateway.running import Serving
 from tests.integration.gateway.test_topics import make
 from tests.integration.subscriptions.helpers import Place
 from tests.integration.transactions.helpers import committed
@@ -116,24 +116,26 @@ def test_request_and_reply_at_two_gateways(jms: Jms, gateway: Callable[..., int]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", ["selecting", "nondurable", "context"])
+@pytest.mark.parametrize("scenario", ["selecting", "sharing", "nondurable", "context"])
 def test_consumers(jms: Jms, port: int, place: Place, scenario: str) -> None:
     jms.run(scenario, url(port), place.topic())
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
 def test_a_durable_subscription_goes_on_at_another_gateway(
-    jms: Jms, gateway: Callable[..., int], place: Place
+    jms: Jms, gateway: Callable[..., int], place: Place, *, killed: bool
 ) -> None:
     topic, second = place.topic(), gateway()
     with ExitStack() as stack:
-        first = ExitStack()
-        gone = first.enter_context(running(place))
-        stack.callback(first.close)
-        where = f"failover:({url(gone)},{url(second)})?{_RECONNECT}"
+        gone = stack.enter_context(Serving(place))
+        where = f"failover:({url(gone.port)},{url(second)})?{_RECONNECT}"
         process = start(stack, jms.command("reattach", where, topic))
         assert line(process) == "attached"
-        first.close()
+        if killed:
+            gone.kill()
+        else:
+            gone.stop()
         jms.run("publish", url(second), topic, "1")
         tell(process)
         assert line(process) == "[0, after]"

@@ -103,6 +103,13 @@ class Serving:
             self._process.wait()
             self._process = None
 
+    def stop(self) -> None:
+        """SIGTERM, and wait until it has ended."""
+        if self._process is not None:
+            self._process.terminate()
+            assert self._process.wait(ANSWER_S) == 0
+            self._process = None
+
     def __enter__(self) -> Self:
         self.start()
         return self
