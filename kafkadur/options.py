@@ -32,6 +32,7 @@ class CommonOptions(TypedDict, total=False):
     history: timedelta | float | None
     on_change: OnChange | None
     allow_conversion: bool
+    create: bool
     topic_member: str | None
     name: str | None
     on_event: Callable[[Event], None] | None

@@ -34,9 +34,9 @@ _talk = Console(stderr=True)
 #: What is shown, by its name in the JSON document.
 _SHOWN = {
     "publish": "published, messages/s",
-    "publish_cpu_us": "CPU of the server, us/message",
+    "publish_cpu_us": "CPU of the gateway or of Artemis, us/message",
     "consume": "received, messages/s",
-    "consume_cpu_us": "CPU of the server, us/message",
+    "consume_cpu_us": "CPU as above, us/message",
     "p50_ms": "one by one: p50, ms",
     "p99_ms": "p99, ms",
 }
@@ -74,8 +74,12 @@ def _gateway(stack: Stack) -> Generator[_Server]:
     ]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            said = next(iter(process.stderr or ()), "")
-            if "amqp://" not in said:
+            said = ""
+            for line in process.stderr or ():
+                said += line
+                if "amqp://" in line:
+                    break
+            else:
                 raise BenchmarkError(said)
             yield _Server("kafkadur gateway", port, process.pid)
         finally:
@@ -118,6 +122,8 @@ def _loaded(server: _Server, classes: str, messages: int) -> dict[str, float]:
                 process.stdin.write("\n")
                 process.stdin.flush()
                 said = process.stdout.readline().removeprefix(name).split()
+                if not said:
+                    break
                 found |= _figures(name, [float(each) for each in said], _cpu(server.pid) - before, messages)
         finally:
             process.kill()

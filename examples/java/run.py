@@ -27,10 +27,13 @@ def main() -> None:
         [*command, *servers], stderr=subprocess.PIPE, text=True
     ) as gateway:
         try:
-            said = next(iter(gateway.stderr or ()), "")
-            found = re.search(r"amqp://[^;]+", said)
+            found = None
+            for line in gateway.stderr or ():
+                if found := re.search(r"amqp://[^;]+", line):
+                    break
+                sys.stderr.write(line)
             if found is None:
-                sys.exit(f"The gateway has not started: {said}")
+                sys.exit("The gateway has not started.")
             program = [maven, "-q", "compile", "exec:java", f"-Dexec.args={found[0]}"]
             sys.exit(subprocess.call(program, cwd=Path(__file__).parent))  # noqa: S603 - Maven
         finally:

@@ -97,9 +97,8 @@ def kafka_rules(
     namespace looks up what a session that is gone has committed. `history`: subscriptions of the namespace
     have delivery histories. Raises `InvalidName` and `InvalidDestination`.
     """
-    chosen = set(roles)
-    if Role.GATEWAY in chosen:
-        chosen |= {Role.PRODUCER, Role.CONSUMER}
+    asked = set(roles)
+    chosen = asked | ({Role.PRODUCER, Role.CONSUMER} if Role.GATEWAY in asked else set[Role]())
     topics = [validate_topic(topic) for topic in topics]
     letters = [f"{topic}.dead" for topic in topics] if dead_letter_topics is None else dead_letter_topics
     letters = [validate_topic(topic) for topic in letters]
@@ -107,7 +106,7 @@ def kafka_rules(
     if Role.PRODUCER in chosen:
         for topic in topics:
             rules += _rules("topic", topic, Write="publish")
-        for name in transactional_ids:
+        for name in transactional_ids if Role.PRODUCER in asked else ():
             rules += _rules("transactional-id", name, Write="publish in transactions")
     if chosen & {Role.CONSUMER, Role.ADMINISTRATOR}:
         rules += _receiving(validate_namespace(namespace), topics, letters, create=create)

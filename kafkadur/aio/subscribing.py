@@ -202,6 +202,7 @@ class Subscribing(DurableSubscriptions):
         history: timedelta | float | None = None,
         on_change: OnChange | None = None,
         allow_conversion: bool = False,
+        create: bool = True,
         topic_member: str | None = None,
         name: str | None = None,
         session: Session | None = None,
@@ -241,6 +242,8 @@ class Subscribing(DurableSubscriptions):
           settled stays settled and what waits is kept, except for another topic, which raises. "replace":
           with another topic, selector or `no_local` the subscription is deleted with the messages that wait,
           and created anew, which is a warning in the log.
+        - `create`: False: attach only to a durable subscription that exists, and change nothing of it. Raises
+          `InvalidDestination` if there is none.
         - `session`: the session that settles this subscription together with others (`Connection.session`).
           A transacted session must be open, and takes durable subscriptions without `max_hold`.
         - `name`: the name of this consumer for people; by default host and process id.
@@ -302,7 +305,7 @@ class Subscribing(DurableSubscriptions):
         key = self._key(durable, shared, definition, topic_member)
         request = Request(
             key=key, definition=definition, mode=self.settings.mode, allow_conversion=allow_conversion,
-            on_change=validate_on_change(on_change), given=frozenset(given),
+            on_change=validate_on_change(on_change), given=frozenset(given), create=create,
         )  # fmt: skip
         transaction = None if session is None else session.transaction_for(request, self._opened)
         signal, bell = Signal(), Signal()

@@ -60,7 +60,8 @@ def kafka(
         list[str] | None, typer.Option("--topic", help="A topic that it uses; may be repeated.")
     ] = None,
     roles: Annotated[
-        list[Role] | None, typer.Option("--role", help="A role; may be repeated. Default: consumer.")
+        list[Role] | None,
+        typer.Option("--role", metavar="|".join(Role), help="A role; may be repeated. Default: consumer."),
     ] = None,
     letters: Annotated[
         list[str] | None,

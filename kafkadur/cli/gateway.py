@@ -10,13 +10,15 @@ import signal
 import ssl
 import sys
 from datetime import timedelta
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kafkadur.cli.call import Call, command, local_command, missing_extra
-from kafkadur.monitoring.logs import LogFormat, LogLevel, log_to_stderr
+from kafkadur.monitoring.logs import LogFormat, LogLevel, announce, log_to_stderr
 from kafkadur.service.access import is_loopback
 from kafkadur.worker.ending import end_early
 from kafkadur_sharing.errors import IllegalState
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("kafkadur.gateway")
 
-_USERS = typer.Option("--users", metavar="FILE", help="Users and passwords, of `kafkadur gateway-user`.")
+_USERS = typer.Option(
+    "--users", metavar="FILE", help="File of users and passwords, written by `kafkadur gateway-user`."
+)
 _PERMISSIONS = typer.Option(
-    "--permissions", metavar="FILE", help="What users may do: lines of USER ACTIONS PATTERN."
+    "--permissions", metavar="FILE", help="File of permissions, a rule USER ACTIONS PATTERN on each line."
 )
 _PLAIN_TEXT = typer.Option("--plain-text", help="Take passwords without TLS, also from other machines.")
 _IDLE = typer.Option(
@@ -55,13 +59,17 @@ _PROBE_PORT = typer.Option(
     "--probe-port",
     min=0,
     max=65535,
-    help="Port of /livez, /readyz and /metrics; 0: any free port. By default there is none.",
+    help="Port of /livez, /readyz and /metrics; 0: any free port. Without it there are none.",
 )
-_PROBE_HOST = typer.Option("--probe-host", help="Address of that port.")
-_LOG_FORMAT = typer.Option("--log-format", help="Format of the log.")
-_LOG_LEVEL = typer.Option("--log-level", help="Lowest level that is logged.")
+_PROBE_HOST = typer.Option("--probe-host", help="Address of the port of probes and metrics.")
+_LOG_FORMAT = typer.Option("--log-format", metavar="text|json", help="Format of the log.")
+_LOG_LEVEL = typer.Option(
+    "--log-level", metavar="debug|info|warning|error", help="Lowest level that is logged."
+)
 #: Seconds without a sign of the event loop after which /livez fails.
 _SILENCE_S = 30
+#: Open files that the process asks for.
+_MOST_FILES = 65_536
 _CERTIFICATE = typer.Option(
     "--tls-cert", metavar="FILE", help="Certificate chain, PEM: the gateway speaks TLS."
 )
@@ -101,6 +109,8 @@ def gateway(
         from kafkadur.gateway.permissions import EVERYTHING, read_permissions  # noqa: PLC0415 - as above
         from kafkadur.gateway.users import read_users  # noqa: PLC0415 - as above
 
+        if probe_port is not None:
+            import_module("prometheus_client")  # is it there?
         log_to_stderr(log_format, log_level)
     except ImportError as error:
         raise missing_extra("The gateway needs packages of its own.", error, "gateway") from error
@@ -110,6 +120,7 @@ def gateway(
         authenticated=authenticated,
         clear_text=users is not None and tls_cert is None and not plain_text,
     )
+    _check_of_use(permissions=permissions if not authenticated else None, plain_text=plain_text and tls_cert)
     options = GatewaySettings(
         host=host,
         port=port,
@@ -124,12 +135,12 @@ def gateway(
         if max_attempts or backoff
         else None,
     )
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each client takes one
+    _raise_limit_of_files()
     signal.signal(signal.SIGTERM, end_early)  # until the loop handles it
     probes = None if probe_port is None else (probe_host, probe_port)
     in_json = log_format is LogFormat.JSON
-    asyncio.run(_serve(call.reached(), options, probes, _log.info if in_json else call.out.say))
+    say = partial(announce, _log) if in_json else call.out.say
+    asyncio.run(_serve(call.reached(), options, probes, say))
 
 
 def _check_safe(host: str, *, authenticated: bool, clear_text: bool) -> None:
@@ -153,6 +164,18 @@ def _check_safe(host: str, *, authenticated: bool, clear_text: bool) -> None:
         )
 
 
+def _check_of_use(*, permissions: Path | None, plain_text: object) -> None:
+    """Raise errors for options that would do nothing: permissions without users, clear text with TLS."""
+    if permissions is not None:
+        raise IllegalState(
+            "Rules name users, and no client says who it is.",
+            owner=f"file {permissions}",
+            remedy="give --users FILE, of `kafkadur gateway-user`, or --tls-client-ca FILE",
+        )
+    if plain_text:
+        raise typer.BadParameter("leave it out: --tls-cert is given", param_hint="--plain-text")
+
+
 async def _serve(
     settings: Settings, options: GatewaySettings, probes: tuple[str, int] | None, say: Callable[[str], None]
 ) -> None:
@@ -173,6 +196,15 @@ async def _serve(
             await stopped.wait()
 
 
+def _raise_limit_of_files() -> None:
+    """Allow this process as many open files as it may have, within reason: each client takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if resource.RLIM_INFINITY != soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _shown(host: str) -> str:
     """Return an address as it is written in a URL."""
     return f"[{host}]" if ":" in host else host
@@ -187,7 +219,8 @@ def _probed(gateway: Gateway, namespace: str, host: str, port: int) -> ProbePort
 
     registry = CollectorRegistry()
     registry.register(GatewayMetrics(namespace, gateway))
-    return ProbePort(Pages(gateway, registry, silence=timedelta(seconds=_SILENCE_S)), host, port)
+    pages = Pages(gateway, registry, silence=timedelta(seconds=_SILENCE_S))
+    return ProbePort(pages, host, port, option="--probe-port")
 
 
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkadur.cli.call import FAILED, Call, command, missing_extra
-from kafkadur.monitoring.logs import LogFormat, LogLevel, log_to_stderr
+from kafkadur.monitoring.logs import LogFormat, LogLevel, announce, log_to_stderr
 from kafkadur.worker.ending import Ending, end_early, leave
 from kafkadur.worker.loading import load
 from kafkadur.worker.worker import Worker
@@ -67,11 +67,16 @@ FolderOption = Annotated[
     ),
 ]  # fmt: skip
 LogFormatOption = Annotated[
-    LogFormat, typer.Option("--log-format", help="Format of the log.", rich_help_panel=_PANEL)
+    LogFormat,
+    typer.Option("--log-format", metavar="text|json", help="Format of the log.", rich_help_panel=_PANEL),
 ]
 LogLevelOption = Annotated[
-    LogLevel, typer.Option("--log-level", help="Lowest level that is logged.", rich_help_panel=_PANEL)
-]
+    LogLevel,
+    typer.Option(
+        "--log-level", metavar="debug|info|warning|error", rich_help_panel=_PANEL,
+        help="Lowest level that is logged.",
+    ),
+]  # fmt: skip
 ReloadOption = Annotated[
     bool,
     typer.Option(
@@ -123,7 +128,7 @@ def run(
         where = f"[{host}]" if ":" in host else host
         said = f"Worker of {target}: http://{where}:{served.port}/readyz"
         if log_format is LogFormat.JSON:
-            _log.info("%s", said)
+            announce(_log, said)
         else:
             call.out.say(f"{said}; Ctrl-C ends it.")
         asyncio.run(_until_stopped(worker, Ending(worker.stop, deadline)))

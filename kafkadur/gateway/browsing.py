@@ -165,10 +165,10 @@ class Browsing(LinkToClient):
                 else:
                     await self._changed.wait()
         except KafkadurError as error:
-            _log.info("a browser of %s ends: %s", self._queue.name, error)
+            _log.info("a browser of %s ends: %s", self._queue.name, error, extra=self._engine.ids)
             self.refuse(refused(error))
         except Exception:  # noqa: BLE001 - any defect: the client learns of it
-            _log.exception("a browser of %s met a defect", self._queue.name)
+            _log.exception("a browser of %s met a defect", self._queue.name, extra=self._engine.ids)
             self.refuse(Refused(INTERNAL_ERROR, "The gateway met a defect; its log says which."))
 
     async def _send(self, messages: Sequence[Message]) -> None:

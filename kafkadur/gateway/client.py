@@ -15,13 +15,14 @@ from kafkadur.gateway.conditions import (
     FORCED,
     INTERNAL_ERROR,
     RESOURCE_LIMIT,
+    UNAUTHORIZED,
     Refused,
     refused,
 )
 from kafkadur.gateway.consuming import Consuming
 from kafkadur.gateway.engine import Engine
 from kafkadur.gateway.identity import Asked, ReceivingLink, asked_for, check_name, client_id_of
-from kafkadur.gateway.links import Limit, LinkFromClient, LinkToClient, capabilities_of, refuse
+from kafkadur.gateway.links import Limit, LinkFromClient, LinkToClient, capabilities_of, note_refusal, refuse
 from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.gateway.publishing import Load, Publishing
@@ -182,20 +183,22 @@ class Client:
         try:
             if client_id is not None:
                 validate_client_id(client_id)
+            self._allowed.check_connection(client_id)
             opened = await self._services.connect(client_id, self._on_displaced)
-        except KafkadurError as error:
+        except (KafkadurError, Refused) as error:
             properties[symbol("amqp:connection-establishment-failed")] = True
             connection.properties = properties
             connection.open()
             info: Any = None
             if isinstance(error, InvalidClientId):
                 info = {symbol("invalid-field"): symbol("container-id")}
-            answer = refused(error)
-            _log.info("the connection is refused: %s", answer.description, extra=self._engine.ids)
+            answer = error if isinstance(error, Refused) else refused(error)
+            level = logging.WARNING if answer.condition == UNAUTHORIZED else logging.INFO
+            _log.log(level, "the connection is refused: %s", answer.description, extra=self._engine.ids)
             self._engine.counts.refused_connections += 1
             connection.condition = Condition(answer.condition, answer.description, info)
             connection.close()
-            self._refuse_links(error)
+            self._refuse_links(ConnectionClosed())
         else:
             self._connection = opened
             if self._engine.lost or self._closing:
@@ -258,10 +261,14 @@ class Client:
         await asyncio.gather(*(each.close() for each in senders), return_exceptions=True)
         await asyncio.gather(*(each.close(unsubscribes=False) for each in links), return_exceptions=True)
         connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
-            _log.info("a client has gone", extra=self._engine.ids)
-        self._services.ended(self)
+        try:
+            if connection is not None:
+                _log.info("a client has gone", extra=self._engine.ids)
+                await connection.close()
+        except KafkadurError as error:
+            _log.info("closing the connection of a client: %s", error, extra=self._engine.ids)
+        finally:
+            self._services.ended(self)
 
     # -- sessions
 
@@ -440,6 +447,7 @@ class Client:
             return  # its session has ended meanwhile: it must not be used
         self._detaching.discard(link)
         if answer is not None:
+            note_refusal(link, answer, self._engine)
             link.condition = Condition(answer.condition, answer.description)
         if closed or answer is not None:
             link.close()

@@ -21,6 +21,7 @@ from kafkadur_sharing.errors import (
     SubscriptionTypeMismatch,
     TopicChanged,
 )
+from kafkadur_sharing.readable_text import plain
 
 NOT_FOUND: Final = "amqp:not-found"
 NOT_ALLOWED: Final = "amqp:not-allowed"
@@ -70,7 +71,7 @@ class Refused(Exception):
         """`condition` is a symbol of AMQP, `description` a text for people."""
         super().__init__(description)
         self.condition = condition
-        self.description = description
+        self.description = plain(description)  # it may have text of a client, and is logged
 
 
 def refused(error: KafkadurError) -> Refused:

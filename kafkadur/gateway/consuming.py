@@ -207,7 +207,7 @@ class Consuming(LinkToClient):
         self._allowed.check(Action.CONSUME, destination)
         if destination.is_queue and not await self._nodes.partitions(destination, self._allowed):
             raise not_found(destination)
-        changes = await self._may_change(connection)
+        creates, replaces = await self._may_change(connection)
         coordinator = self._transactions.coordinator(self._amqp_session)
         if self._in_journal and coordinator is not None:
             self._session = await coordinator.session()
@@ -224,25 +224,30 @@ class Consuming(LinkToClient):
             window_bytes=self._most_bytes,
             unconfirmed=_UNCONFIRMED,
             redelivery=self._redelivery,
-            on_change="replace" if asked.replaces and changes else None,  # as JMS says (U4, S3)
+            on_change="replace" if asked.replaces and replaces else None,  # as JMS says (U4, S3)
+            create=creates,
         )
 
-    async def _may_change(self, connection: Connection) -> bool:
-        """Whether the user may create and change the durable subscription.
+    async def _may_change(self, connection: Connection) -> tuple[bool, bool]:
+        """Whether the user may create the durable subscription, and replace the one that there is.
 
-        Raises `Refused` if it does not exist, and the user must not create it.
+        Raises `Refused` if it does not exist and the user must not create it, and for one of another topic
+        that the user has no permission for.
         """
-        asked = self._asked
-        if asked.durable is None:
-            return True
-        if self._allowed.allows_all:
-            return True
-        known = await connection.known(asked.durable)
+        allowed, name = self._allowed, self._asked.durable
+        if allowed.allows_all or not self._in_journal:
+            return True, True
+        creates = allowed.allows(Action.CREATE, self._destination.name)
+        if name is None:  # of a queue, which is there by now
+            return creates, False
+        known = await connection.known(name)
         if known is None:
-            self._allowed.check(Action.CREATE, self._destination)
-            return True
-        topics = self._destination.name, definition_of(known).topic
-        return all(self._allowed.allows(Action.CREATE, topic) for topic in topics)
+            allowed.check(Action.CREATE, self._destination)
+            return True, False
+        topic = definition_of(known).topic
+        if not allowed.allows(Action.CONSUME, topic):
+            raise allowed.refusal(f"for the durable subscription {name!r}")
+        return creates, creates and allowed.allows(Action.CREATE, topic)
 
     @property
     def _in_journal(self) -> bool:
@@ -374,7 +379,8 @@ class Consuming(LinkToClient):
             _log.warning(ends, self._destination.name, error, extra=self._engine.ids)
             self.refuse(refused(error))
         except Exception:  # noqa: BLE001 - any defect: the client learns of it
-            _log.exception("a consumer of %s met a defect", self._destination.name)
+            met = "a consumer of %s met a defect"
+            _log.exception(met, self._destination.name, extra=self._engine.ids)
             self.refuse(Refused(INTERNAL_ERROR, "The gateway met a defect; its log says which."))
 
     async def _deliver_some(self, subscription: Subscription | TemporaryConsumer) -> None:
@@ -486,7 +492,7 @@ class Consuming(LinkToClient):
         await self._leave()
         if unsubscribes and self._asked.durable is not None and self._connection is not None:
             self._allowed.check(Action.CREATE, self._destination)
-            await self._connection.unsubscribe(self._asked.durable)
+            await self._connection.unsubscribe(self._asked.durable, topic=self._destination.name)
 
     def abandon(self) -> None:
         """The client is gone: messages that it had not settled come again, and count as attempts."""

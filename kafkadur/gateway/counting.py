@@ -1,4 +1,4 @@
-"""Numbers of what the clients of a gateway have done. Written in the event loop, read by any thread."""
+"""Counters of what clients do; written in the event loop, read by any thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROLLED_BACK: Final = "rolled_back"
 
 
 class Counts:
-    """Numbers that only grow."""
+    """Counters; they only grow."""
 
     def __init__(self) -> None:
         """Nothing has happened."""

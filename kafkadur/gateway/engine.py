@@ -163,10 +163,12 @@ class Engine(asyncio.Protocol):
             self._write(sasl.take_out())
         if sasl.refused:
             self.counts.refused_connections += 1
+            _log.warning("the credentials of a client are refused", extra=self.ids)
             self.fail("its credentials are refused")
             return b""
         if sasl.asked is not None and not self._checking:
             self._checking = True
+            self.ids["user"] = plain(sasl.asked[0])
             asked = self._loop.run_in_executor(self._passwords, self._check, *sasl.asked)
             asked.add_done_callback(self._checked)
         if not sasl.done:
@@ -186,7 +188,10 @@ class Engine(asyncio.Protocol):
     def _checked(self, check: asyncio.Future[bool]) -> None:
         if self.lost or self._ending or self._sasl is None:
             return
-        self._sasl.decide(accepted=not check.cancelled() and check.exception() is None and check.result())
+        error = None if check.cancelled() else check.exception()
+        if error is not None:
+            _log.error("a password could not be checked", exc_info=error, extra=self.ids)
+        self._sasl.decide(accepted=not check.cancelled() and error is None and check.result())
         self.data_received(b"")
 
     def opened(self) -> bool:

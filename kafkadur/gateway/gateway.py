@@ -27,7 +27,7 @@ from kafkadur_sharing.errors import IllegalState, KafkadurError
 
 _log = logging.getLogger("kafkadur.gateway")
 
-#: Milliseconds that a message waits for others: a client that sends one after the other waits for each.
+#: Milliseconds that the producer waits for further messages. A client that sends one at a time waits so, too.
 _LINGER_MS: Final = 1
 #: Bytes of a record besides its message's body.
 _HEADER_BYTES: Final = 65_536
@@ -40,7 +40,7 @@ _BEAT_S: Final = 1.0
 
 
 class Standing(NamedTuple):
-    """How much the clients of a gateway have open."""
+    """What clients have open now."""
 
     connections: int
     #: links that carry messages from clients, coordinator links included, and those to clients

@@ -176,9 +176,9 @@ def refuse(link: Link, error: Refused, engine: LinkEngine) -> None:
 
     A null terminus says that there is no such node: else a client takes the link for attached.
     """
-    level = logging.WARNING if error.condition == UNAUTHORIZED else logging.INFO
-    _log.log(level, "the link %r is refused: %s", link.name, error.description, extra=engine.ids)
-    engine.counts.refused_links[error.condition] += 1
+    if link.state & Endpoint.LOCAL_CLOSED:
+        return  # it was refused before
+    note_refusal(link, error, engine)
     if not link.state & Endpoint.LOCAL_ACTIVE:
         if isinstance(link, Receiver):
             link.source.copy(link.remote_source)
@@ -190,6 +190,13 @@ def refuse(link: Link, error: Refused, engine: LinkEngine) -> None:
     link.condition = Condition(error.condition, error.description)
     link.close()
     engine.soon()
+
+
+def note_refusal(link: Link, error: Refused, engine: LinkEngine) -> None:
+    """Log and count that a link is refused, or that deleting its subscription is."""
+    level = logging.WARNING if error.condition == UNAUTHORIZED else logging.INFO
+    _log.log(level, "the link %r is refused: %s", link.name, error.description, extra=engine.ids)
+    engine.counts.refused_links[error.condition] += 1
 
 
 def capabilities_of(terminus: Terminus) -> frozenset[str]:

@@ -41,7 +41,7 @@ class GatewayMetrics(Collector):
         yield self._counter(
             "refused_connections", "Connections that were refused.", counts.refused_connections
         )
-        yield self._counter("delivered_messages", "Messages sent to clients.", counts.delivered)
+        yield self._counter("delivered_messages", "Messages sent to consumers.", counts.delivered)
         yield self._by(
             "refused_links", "Links refused or ended.", "condition", ALL_CONDITIONS, counts.refused_links
         )

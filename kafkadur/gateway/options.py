@@ -19,8 +19,9 @@ class GatewaySettings:
     port: int = 5672
     #: None: without TLS
     tls: ssl.SSLContext | None = None
-    #: whether clients need not say who they are; says who has which password (None: there is no PLAIN)
+    #: whether clients may connect without saying who they are
     anonymous: bool = True
+    #: says whether a user has a password; called in threads. None: there is no PLAIN
     check_password: CheckPassword | None = None
     #: what users may do; by default everything
     permissions: Permissions = EVERYTHING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from kafkadur_sharing.errors import IllegalState
 
 #: In the place of a user: every client, also one that has not said its name.
 _EVERYBODY: Final = "*"
+#: What a pattern must not have: the beginning of an address, and sets of characters.
+_NO_PATTERN: Final = re.compile(r"://|[\[\]]")
 
 
 class Action(StrEnum):
@@ -27,6 +30,8 @@ class Action(StrEnum):
     CONSUME = "consume"
     #: create, change and delete durable subscriptions and queues
     CREATE = "create"
+    #: connect with a client id: the pattern is one of client ids
+    CLIENT_ID = "client-id"
 
 
 class Rule(NamedTuple):
@@ -34,7 +39,7 @@ class Rule(NamedTuple):
 
     user: str
     actions: frozenset[Action]
-    #: of names of topics and queues, with `*` and `?`
+    #: of names of topics and queues, or of client ids, with `*` and `?`
     pattern: str
 
 
@@ -53,21 +58,27 @@ class Allowed:
         return self.rules is None
 
     def allows(self, action: Action, topic: str) -> bool:
-        """Whether the user may do this with a topic or queue."""
+        """Whether the user may do this with a topic, queue or client id of this name."""
         return self.allows_all or any(
             action in rule.actions and fnmatchcase(topic, rule.pattern) for rule in self.rules or ()
         )
 
     def check(self, action: Action, destination: Destination) -> None:
         """Raise `Refused` unless the user may do this; a temporary destination needs no permission."""
-        if not destination.is_temporary:
-            self.check_topic(action, destination.name)
+        if not (destination.is_temporary or self.allows(action, destination.name)):
+            raise self.refusal(f"to {action} at {destination.name!r}")
 
-    def check_topic(self, action: Action, topic: str) -> None:
-        """Raise `Refused` unless the user may do this with a topic or queue."""
-        if not self.allows(action, topic):
-            name = "A client without a name" if self.user is None else f"The user {self.user!r}"
-            raise Refused(UNAUTHORIZED, f"{name} has no permission to {action} at {topic!r}.")
+    def check_connection(self, client_id: str | None) -> None:
+        """Raise `Refused` unless the user may connect with this client id; None: without one."""
+        if self.rules is not None and not self.rules:
+            raise self.refusal("at all")
+        if client_id is not None and not self.allows(Action.CLIENT_ID, client_id):
+            raise self.refusal(f"to use the client id {client_id!r}")
+
+    def refusal(self, what: str) -> Refused:
+        """Return the refusal of `what`, which completes the sentence that begins `has no permission`."""
+        name = "A client without a name" if self.user is None else f"The user {self.user!r}"
+        return Refused(UNAUTHORIZED, f"{name} has no permission {what}.")
 
 
 class Permissions:
@@ -89,7 +100,9 @@ EVERYTHING: Final = Permissions(None)
 
 
 def parse_permissions(lines: Iterable[str], *, owner: str) -> Permissions:
-    """Read lines of `USER ACTION[,ACTION...] PATTERN`; `#` begins a comment, quotes surround a blank.
+    """Read lines of `USER ACTION[,ACTION...] PATTERN`; `#` begins a comment.
+
+    A name with a blank or `#` is put in quotes.
 
     Raises `IllegalState` that names the wrong line; `owner` says where the lines are.
     """
@@ -97,16 +110,24 @@ def parse_permissions(lines: Iterable[str], *, owner: str) -> Permissions:
     for number, line in enumerate(lines, 1):
         try:
             words = shlex.split(line, comments=True)
-            if words:
-                user, actions, pattern = words
-                found.append(Rule(user, frozenset(map(Action, actions.split(","))), pattern))
-        except ValueError:
+            rule = _rule(*words) if words else None
+        except (ValueError, TypeError):  # the latter: there are not three words
             raise IllegalState(
                 f"Line {number} of the permissions is wrong.",
                 owner=owner,
-                remedy=f"write USER ACTIONS PATTERN; actions are {', '.join(Action)}, with commas between",
+                remedy=f"write USER ACTIONS PATTERN; actions are {', '.join(Action)}, with commas between; a "
+                "pattern is a name without topic:// or queue://, with * and ?",
             ) from None
+        if rule is not None:
+            found.append(rule)
     return Permissions(found)
+
+
+def _rule(user: str, actions: str, pattern: str) -> Rule:
+    """Return the rule of three words; raises `ValueError`."""
+    if _NO_PATTERN.search(pattern):
+        raise ValueError
+    return Rule(user, frozenset(map(Action, actions.split(","))), pattern)
 
 
 def read_permissions(path: Path) -> Permissions:

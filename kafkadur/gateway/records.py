@@ -114,7 +114,7 @@ def to_record(encoded: bytes, sender: Sender) -> Outgoing:
         value, kind = _value_of(message)
         annotations = dict(message.annotations or {})
     except Exception as error:  # noqa: BLE001 - Proton raises many kinds for malformed values
-        raise Refused(DECODE_ERROR, f"The message cannot be decoded: {error!r}") from None
+        raise Refused(DECODE_ERROR, f"The message cannot be decoded: {type(error).__name__}.") from None
     properties, numbers = _properties_of(message.properties or {})
     headers = encode(properties, _fields_of(message, sender))
     more = (

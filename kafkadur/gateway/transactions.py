@@ -262,7 +262,7 @@ class Coordinator(LinkFromClient):
                 else:
                     self._settle(delivery, state, data=data)
         except Exception:  # noqa: BLE001 - any defect: the client learns of it, and what was sent comes again
-            _log.exception("a coordinator met a defect")
+            _log.exception("a coordinator met a defect", extra=self._engine.ids)
             self.refuse(Refused(INTERNAL_ERROR, "The gateway met a defect; its log says which."))
         finally:
             self._answering = None
@@ -314,7 +314,7 @@ class Coordinator(LinkFromClient):
                 if under is None or not under.unknown:
                     transaction.fail(Refused(TRANSACTION_ROLLBACK, str(error)))
                 else:
-                    _log.warning("%s It is asked again.", error)
+                    _log.warning("%s It is asked again.", error, extra=self._engine.ids)
                     await asyncio.sleep(_AGAIN_S)
             else:
                 self._engine.counts.transactions[COMMITTED] += 1
@@ -330,14 +330,14 @@ class Coordinator(LinkFromClient):
     async def _roll_back(self, transaction: LocalTransaction) -> None:
         assert self._session is not None  # noqa: S101 - see above
         transaction.roll_back()
-        self._engine.counts.transactions[ROLLED_BACK] += 1
         while True:
             try:
                 await self._session.rollback()
             except KafkadurError as error:
-                _log.warning("%s The rollback is tried again.", error)
+                _log.warning("%s The rollback is tried again.", error, extra=self._engine.ids)
                 await asyncio.sleep(_AGAIN_S)
             else:
+                self._engine.counts.transactions[ROLLED_BACK] += 1
                 return
 
     def _settle(
@@ -384,9 +384,11 @@ class Coordinator(LinkFromClient):
             if session is not None:
                 await session.close()
         except KafkadurError as error:
-            _log.info("a transacted session of a client ends: %s", error)
+            _log.info("a transacted session of a client ends: %s", error, extra=self._engine.ids)
         finally:
             if self._transaction is not None:  # what the commit that had begun did not settle
+                if not self._committing:
+                    self._engine.counts.transactions[ROLLED_BACK] += 1
                 self._transactions.end(self._transaction)
                 self._transaction.roll_back()
 
@@ -400,7 +402,8 @@ def _request(encoded: bytes) -> tuple[object, list[Any]]:
         fields = [bytes(each) if isinstance(each, memoryview) else each for each in body.value]
         descriptor = str(body.descriptor) if isinstance(body.descriptor, str) else int(body.descriptor)
     except Exception as error:  # noqa: BLE001 - Proton raises many kinds for malformed values
-        raise Refused(DECODE_ERROR, f"The request to the coordinator cannot be read: {error!r}") from None
+        kind = type(error).__name__
+        raise Refused(DECODE_ERROR, f"The request to the coordinator cannot be read: {kind}.") from None
     if not isinstance(body, Described):
         raise Refused(DECODE_ERROR, "The request to the coordinator is malformed.")
     return descriptor, fields

@@ -19,6 +19,8 @@ class Unsubscribing(LinkToClient):
         super().__init__(link, engine)
         self._name = name
         self._allowed = allowed
+        #: of the subscription when the link was attached
+        self._topic = ""
         self._connection: Connection | None = None
 
     async def attach(self, connection: Connection) -> None:
@@ -26,7 +28,10 @@ class Unsubscribing(LinkToClient):
         known = await connection.known(self._name)
         if known is None:
             raise Refused(NOT_FOUND, f"There is no durable subscription {self._name!r}.")
-        self._allowed.check_topic(Action.CREATE, definition_of(known).topic)
+        topic = definition_of(known).topic
+        if not self._allowed.allows(Action.CREATE, topic):
+            raise self._allowed.refusal(f"to delete the durable subscription {self._name!r}")
+        self._topic = topic
         if self._ended:  # the link has ended meanwhile: it must not be used
             return
         self._connection = connection
@@ -43,4 +48,5 @@ class Unsubscribing(LinkToClient):
         """Delete the subscription if the client closes the link; raises errors of unsubscribing."""
         self._ended = True
         if unsubscribes and self._connection is not None:
-            await self._connection.unsubscribe(self._name)
+            # it may be one of another topic by now, for which the user has no permission
+            await self._connection.unsubscribe(self._name, topic=self._topic)

@@ -1,1 +1,1 @@
-"""How processes that run for long are watched: probes and metrics at a port, and logs."""
+"""Monitoring of workers and gateways: probes, metrics, logs."""

@@ -6,6 +6,8 @@ import logging
 import sys
 from enum import StrEnum
 
+from kafkadur_sharing.readable_text import plain
+
 
 class LogFormat(StrEnum):
     """Format of log records."""
@@ -34,8 +36,13 @@ class _Text(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         """Return the line, to which `format` adds the exception."""
         ids = [f"{name} {value}" for name in _IDS if (value := getattr(record, name, None)) is not None]
-        line = super().formatMessage(record)
+        line = plain(super().formatMessage(record))
         return f"{line} ({', '.join(ids)})" if ids else line
+
+
+def announce(logger: logging.Logger, text: str) -> None:
+    """Log where the process can be reached, whatever the lowest level is."""
+    logger.handle(logger.makeRecord(logger.name, logging.INFO, "", 0, text, (), None))
 
 
 def log_to_stderr(format: LogFormat, level: LogLevel) -> None:  # noqa: A002 - the option's word

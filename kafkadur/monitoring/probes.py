@@ -99,8 +99,11 @@ class Pages:
 class ProbePort:
     """Serves the pages while its context is entered."""
 
-    def __init__(self, pages: Pages, host: str, port: int) -> None:
-        """Listen; port 0: any free port. Raises `IllegalState` if the port cannot be opened."""
+    def __init__(self, pages: Pages, host: str, port: int, *, option: str = "--port") -> None:
+        """Listen; port 0: any free port. `option` names the port on the command line.
+
+        Raises `IllegalState` if the port cannot be opened.
+        """
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             server = _Server6 if family == socket.AF_INET6 else _Server
@@ -110,7 +113,7 @@ class ProbePort:
                 "The port of probes and metrics cannot be opened.",
                 state=str(error),
                 owner=f"{host}:{port}",
-                remedy="name a free port, or another address",
+                remedy=f"name a free port with {option}, or another address",
             ) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="kafkadur-probes", daemon=True

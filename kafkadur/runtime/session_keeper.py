@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from kafkadur.runtime.served import Served, fail_by_defect
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator
@@ -45,8 +45,11 @@ class SessionKeeper:
                     quiet.append((served, call))
         try:
             replies = self._coordinator.run_many([call for _, call in quiet])
-        except Exception as error:  # noqa: BLE001 - any: their exchanges say what is wrong
+        except (KafkadurError, OSError) as error:  # their exchanges say what is wrong
             _log.debug("renewing sessions: %s", error)
+            return
+        except Exception:  # noqa: BLE001 - a defect: the other members are to be served
+            _log.exception("renewing sessions met a defect")
             return
         for (served, _), reply in zip(quiet, replies, strict=True):
             if reply.code == "OK":
@@ -69,15 +72,21 @@ class SessionKeeper:
             except Exception as error:  # noqa: BLE001 - any defect
                 fail_by_defect(served.member, error)
         for on_server in channels.values():
-            try:
-                heard = self._coordinator.heard(list(on_server))
-            except Exception as error:  # noqa: BLE001 - any: exchanges say what is wrong
-                _log.debug("looking at neighbours: %s", error)
-                continue
+            heard = self._heard(list(on_server))
             for channel, asking in on_server.items():
                 if not heard.get(channel, True):
                     for served in asking:
                         served.member.report_silence()
+
+    def _heard(self, channels: Sequence[str]) -> Mapping[str, bool]:
+        """Return which channels of one server are listened to; empty where that is not known."""
+        try:
+            return self._coordinator.heard(channels)
+        except (KafkadurError, OSError) as error:  # exchanges say what is wrong
+            _log.debug("looking at neighbours: %s", error)
+        except Exception:  # noqa: BLE001 - a defect: the other members are to be served
+            _log.exception("looking at neighbours met a defect")
+        return {}
 
 
 def _suffices(served: Served, now: float, by: float) -> bool:

@@ -1,6 +1,6 @@
 """A worker: runs the handlers of an app until it is stopped, and stops in order.
 
-`monitoring/probes.py` and `measuring.py` read the state of each subscription (`Serving`).
+`Worker.details` and `measuring.py` read the state of each subscription (`Serving`).
 """
 
 from __future__ import annotations

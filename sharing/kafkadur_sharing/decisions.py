@@ -94,6 +94,8 @@ class Request:
     on_change: OnChange | None = None
     #: Those of `OTHER_PARTS` that the consumer asked for; the others are as the subscription has them.
     given: frozenset[str] = frozenset()
+    #: Whether the subscription may be created, replaced or converted; else it is there as it is asked for.
+    create: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +165,14 @@ def decide(existing: Existing | None, request: Request) -> Attach | Create | Rep
     rule that the type belongs to the definition. `existing` is the subscription with exactly the key of the
     request; None if there is none. Never raises; a refusal contains the error to raise.
     """
+    decision = _decide(existing, request)
+    if request.create or isinstance(decision, Attach | Refuse):
+        return decision
+    return Refuse(rule=decision.rule, error=_must_stay(existing, request))
+
+
+def _decide(existing: Existing | None, request: Request) -> Attach | Create | Replace | Convert | Refuse:
+    """Decide for a consumer that may create and change the subscription."""
     key, wanted = request.key, request.definition
     unshared = wanted.sharing is Sharing.UNSHARED
     if key.durable and unshared and key.client_id is None:
@@ -392,6 +402,19 @@ def _convert(existing: Existing, request: Request, *, rule: str) -> Convert:
         key_lanes=want.key_lanes,
     )
     return Convert(definition=definition, rule=rule)
+
+
+def _must_stay(existing: Existing | None, request: Request) -> KafkadurError:
+    """Return the error for a consumer that must not create or change the subscription that it asks for."""
+    if existing is None:
+        return InvalidDestination(
+            f"There is no durable subscription {request.key} in namespace {request.key.namespace}.",
+            state="the consumer asked for one that exists: create=False",
+            remedy="create it, with `kafkadur sub create` or without create=False",
+        )
+    details = ("type", "topic", "selector", "no_local", *sorted(request.given))
+    differences = tuple(_differences(existing.definition, request.definition, details))
+    return _differs(existing, request, differences)
 
 
 def _differs(

@@ -1,6 +1,8 @@
 """Many clients in one event loop: each opens a connection and a link, and sends a message."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import proton
@@ -60,14 +62,22 @@ class Peer(asyncio.Protocol):
             self._transport.pop(pending)
 
 
-async def crowd(port: int, topic: str, size: int) -> list[Any]:
-    """Connect so many clients, each of which sends its number; returns their sockets, which stay open."""
+@asynccontextmanager
+async def crowd(port: int, topic: str, size: int) -> AsyncGenerator[None]:
+    """Connect so many clients, each of which sends its number; they stay connected as long as the block."""
     loop, places = asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)
+    sockets: list[asyncio.Transport] = []
 
-    async def one(number: int) -> Any:
+    async def one(number: int) -> None:
         async with places:
             made, peer = await loop.create_connection(lambda: Peer(topic, str(number)), "127.0.0.1", port)
+            sockets.append(made)
             await asyncio.wait_for(peer.accepted, ANSWER_S)
-            return made
 
-    return await asyncio.gather(*(one(number) for number in range(size)))
+    try:
+        await asyncio.gather(*(one(number) for number in range(size)))
+        yield
+    finally:
+        for each in sockets:
+            each.abort()
+        await asyncio.sleep(0)  # so that the loop closes them

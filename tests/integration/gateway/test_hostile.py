@@ -146,22 +146,20 @@ def resident(process: int | str = "self") -> int:
 def test_a_thousand_connections_are_served(place: Place) -> None:
     """Each sends a message; one client receives all of them, and the connections take little memory."""
     topic = place.topic(partitions=4)
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few_files, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    with Serving(place) as serving, client(serving.port) as connection:
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (few_files, most_files))
+        serving = stack.enter_context(Serving(place))
+        connection = stack.enter_context(client(serving.port))
         receiver = connection.create_receiver(topic, credit=_CROWD)
-        before = resident(serving.process)
 
-        async def come_and_go() -> tuple[list[str], int]:
-            sockets = await crowd(serving.port, topic, _CROWD)
-            try:
-                received = await asyncio.to_thread(bodies, receiver, _CROWD)
-                return received, resident(serving.process)
-            finally:
-                for each in sockets:
-                    each.abort()
+        async def come_and_go(size: int) -> tuple[list[str], int]:
+            async with crowd(serving.port, topic, size):
+                return await asyncio.to_thread(bodies, receiver, size), resident(serving.process)
 
-        found, most = asyncio.run(come_and_go())
+        _, before = asyncio.run(come_and_go(10))  # everything is imported by then
+        found, most = asyncio.run(come_and_go(_CROWD))
         assert sorted(map(int, found)) == list(range(_CROWD))
         assert most - before < _CROWD * 100_000
         connection.create_sender(topic).send(Message(body="still served"))

@@ -8,8 +8,10 @@ import pytest
 
 pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
 
+from proton import ConnectionException
 from proton.utils import LinkDetached, SendException
 
+from kafkadur.aio.connection import Connection
 from kafkadur.gateway.permissions import parse_permissions
 from tests.integration.gateway.running import (
     ANSWER_S,
@@ -41,7 +43,7 @@ def connect(gateway: Callable[..., int]) -> Callable[..., Any]:
         port = gateway(
             anonymous=False,
             check_password=lambda _user, _password: True,
-            permissions=parse_permissions(rules, owner="rules"),
+            permissions=parse_permissions(["* client-id app", *rules], owner="rules"),
         )
         return lambda user, container=None: client(
             port, container, user=user, password="x", allowed_mechs="PLAIN", allow_insecure_mechs=True
@@ -117,6 +119,66 @@ def test_a_queue_is_created_with_a_permission(connect: Callable[..., Any], place
         with refused():
             owner.create_receiver(f"queue://{topic}")
         assert bodies(user.create_receiver(f"queue://{topic}", credit=1), 1) == ["m"]
+
+
+def test_client_ids_need_a_permission(connect: Callable[..., Any], place: Place) -> None:
+    users = connect(f"user publish {place.topic()}")
+    with users("user", "app"):
+        pass
+    with pytest.raises(ConnectionException, match=UNAUTHORIZED), users("user", "other"):
+        pass
+
+
+def test_a_link_that_was_attached_before_deletes_only_what_its_user_may(
+    connect: Callable[..., Any], place: Place
+) -> None:
+    """The subscription of its name is deleted, and made anew on a topic that the user has no rule for."""
+    own, foreign = place.topic(), place.topic()
+    users = connect(f"user consume,create {own}")
+    with users("user") as connection, place.connect_sync(client_id=None) as python:
+        python.create("work", own, type="shared")
+        null = connection.create_receiver(None, name="work|global", options=Source(null=True))
+        python.unsubscribe("work")
+        python.create("work", foreign, type="shared")
+        null.close()
+        assert null.link.remote_condition.name == "amqp:not-found"
+        assert python.known("work") is not None
+
+
+def test_a_subscription_that_goes_meanwhile_is_not_created_without_a_permission(
+    connect: Callable[..., Any], place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = place.topic()
+    users = connect(f"user consume {topic}")
+    with users("user") as connection, place.connect_sync(client_id=None) as python:
+        python.create("work", topic, type="shared")
+        known = Connection.known
+
+        async def known_and_deleted(self: Connection, name: str) -> Any:
+            found = await known(self, name)
+            await self.unsubscribe(name)
+            return found
+
+        monkeypatch.setattr(Connection, "known", known_and_deleted)
+        with pytest.raises(LinkDetached, match="amqp:not-found"):
+            connection.create_receiver(f"{topic}::work")
+        monkeypatch.undo()
+        assert python.known("work") is None
+
+
+def test_refusals_tell_nothing_of_other_topics(connect: Callable[..., Any], place: Place) -> None:
+    own, foreign = place.topic(), place.topic()
+    users = connect(f"user consume,create {own}")
+    with users("user") as connection, place.connect_sync(client_id=None) as python:
+        python.create("work", foreign, type="shared", selector="secret = 1")
+        for address, name, options in (
+            (f"{own}::work", "one", None),
+            (None, "work|global", Source(null=True)),
+        ):
+            with pytest.raises(LinkDetached, match=UNAUTHORIZED) as refusal:
+                connection.create_receiver(address, name=name, options=options)
+            assert "secret" not in str(refusal.value)
+            assert foreign not in str(refusal.value)
 
 
 def test_temporary_destinations_need_no_permission(connect: Callable[..., Any]) -> None:

@@ -16,6 +16,7 @@ LINES = """
 ada           publish,consume   orders.*
 "ada l."      create            "orders.*"   # of a certificate
 *             consume           public.news
+ada           client-id         ada-*
 """.splitlines()
 
 
@@ -30,6 +31,7 @@ def test_rules_allow_and_everything_else_is_refused() -> None:
     assert allowed("ada l.", "orders.eu") == {Action.CREATE}
     assert allowed("ada", "orders") == allowed("ada", "Orders.eu") == allowed("bob", "orders.eu") == set()
     assert allowed("bob", "public.news") == allowed(None, "public.news") == {Action.CONSUME}
+    assert allowed("ada", "ada-1") == {Action.CLIENT_ID}
     assert all(EVERYTHING.of(None).allows(action, "t") for action in Action)
     assert EVERYTHING.of("ada").allows_all
 
@@ -45,7 +47,30 @@ def test_a_refusal_names_user_and_action() -> None:
     rules.of(None).check(Action.PUBLISH, Destination("any", Kind.TEMPORARY_QUEUE))
 
 
-@pytest.mark.parametrize("line", ["ada", "ada publish", "ada write t", "ada publish t u", 'ada publish "t'])
+def test_client_ids_need_a_permission_and_a_user_without_rules_cannot_connect() -> None:
+    rules = parse_permissions(LINES, owner="file permissions")
+    for user, client_id in (("ada", None), ("ada", "ada-1"), (None, None)):
+        rules.of(user).check_connection(client_id)
+    EVERYTHING.of(None).check_connection("any")
+    for user, client_id in (("ada", "bob-1"), (None, "ada-1")):
+        with pytest.raises(Refused, match=f"to use the client id '{client_id}'"):
+            rules.of(user).check_connection(client_id)
+    with pytest.raises(Refused, match="'bob' has no permission at all"):
+        parse_permissions(["ada publish t"], owner="rules").of("bob").check_connection(None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ada",
+        "ada publish",
+        "ada write t",
+        "ada publish t u",
+        'ada publish "t',
+        "ada publish queue://t",
+        "a publish [t]",
+    ],
+)
 def test_a_wrong_line_is_named(line: str) -> None:
     with pytest.raises(IllegalState, match=r"Line 2 of the permissions.*file rules"):
         parse_permissions(["# none", line], owner="file rules")

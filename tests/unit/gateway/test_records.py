@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Message
 
+from kafkadur.gateway.conditions import Refused
 from kafkadur.gateway.destinations import Destination
-from kafkadur.gateway.records import BODY_HEADER, NUMBERS_HEADER, to_message
+from kafkadur.gateway.records import BODY_HEADER, NUMBERS_HEADER, Sender, to_message, to_record
 
 HEADERS = st.lists(
     st.tuples(
@@ -68,3 +69,16 @@ def test_numbers_that_their_type_cannot_hold_are_longer_ones() -> None:
 def test_a_value_that_is_no_amqp_goes_out_as_bytes(value: bytes) -> None:
     body: object = decoded(value, [(BODY_HEADER, b"value")]).body
     assert isinstance(body, memoryview | bytes | dict | list)
+
+
+def test_a_message_that_cannot_be_decoded_is_refused_without_its_contents() -> None:
+    secret = b"secret " * 10 + b"\xff"
+    encoded = b"\x00\x53\x77\xa1" + bytes([len(secret)]) + secret  # a body that is said to be UTF-8
+    with pytest.raises(Refused) as refusal:
+        to_record(encoded, Sender(client_id=None, connection_id="c", user=None))
+    assert "secret" not in str(refusal.value)
+    assert "secret" not in refusal.value.description
+
+
+def test_the_text_of_a_refusal_is_one_line() -> None:
+    assert Refused("amqp:not-found", "no topic a\nb").description == "no topic a\\u000ab"

@@ -343,6 +343,19 @@ def test_attaching_accepted(existing: Existing | None, wanted: Request, outcome:
     assert decision.rule == rule
 
 
+@pytest.mark.parametrize(("existing", "wanted", "outcome", "rule"), ACCEPTED)
+def test_without_create_nothing_is_made_or_changed(
+    existing: Existing | None, wanted: Request, outcome: type, rule: str
+) -> None:
+    decision = decide(existing, replace(wanted, create=False))
+    if outcome is Attach:
+        assert decision == decide(existing, wanted)
+        return
+    assert isinstance(decision, Refuse)
+    assert type(decision.error) is (InvalidDestination if existing is None else SubscriptionDiffers)
+    assert decision.rule == rule
+
+
 @pytest.mark.parametrize(("existing", "wanted", "error", "rule"), REFUSED)
 def test_attaching_refused(
     existing: Existing | None, wanted: Request, error: type[KafkadurError], rule: str
