@@ -8,6 +8,7 @@ properties, and the header `kafkadur-numbers` keeps the exact types of numbers. 
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,7 @@ from proton import (
     ushort,
 )
 
+from kafkadur.gateway.bodies import BINARY, BODY_HEADER, NULL, SEQUENCE, TEXT, VALUE, decoded
 from kafkadur.gateway.conditions import DECODE_ERROR, NOT_IMPLEMENTED, Refused
 from kafkadur.gateway.destinations import Destination, Kind, name_in
 from kafkadur.message.headers import (
@@ -44,7 +46,6 @@ _Message: TypeAlias = Any
 #: What a client sends: headers as Kafka's client takes them.
 Headers = list[tuple[str, bytes | None]]
 
-BODY_HEADER: Final = "kafkadur-body"
 NUMBERS_HEADER: Final = "kafkadur-numbers"
 CONTENT_TYPE_HEADER: Final = "kafkadur-content-type"
 MESSAGE_TYPE_HEADER: Final = "kafkadur-message-type"
@@ -55,9 +56,6 @@ GROUP_ID_HEADER: Final = "JMSXGroupID"
 GROUP_SEQUENCE_HEADER: Final = "JMSXGroupSeq"
 USER_ID_HEADER: Final = "JMSXUserID"
 
-#: Values of the header of the body: a text; a binary value, which is no data section; none at all; another
-#: value, and a sequence, as AMQP encodes them.
-_TEXT, _BINARY, _NULL, _VALUE, _SEQUENCE = b"text", b"binary", b"null", b"value", b"sequence"
 _DELIVERY_TIME: Final = symbol("x-opt-delivery-time")
 #: The types of destinations and messages, as Qpid JMS annotates them.
 _TO_TYPE, _MESSAGE_TYPE = symbol("x-opt-jms-dest"), symbol("x-opt-jms-msg-type")
@@ -150,11 +148,11 @@ def to_message(
 ) -> bytes:
     """Return a record as AMQP encodes a message. Never raises for the contents of a record."""
     raw = dict(headers)
-    decoded = decode(raw.items())
-    fields = decoded.fields
+    found = decode(raw.items())
+    fields = found.fields
     message = _message()
     _set_body(message, value, raw.get(BODY_HEADER))
-    message.properties = _typed(decoded.properties, raw.get(NUMBERS_HEADER))
+    message.properties = _typed(found.properties, raw.get(NUMBERS_HEADER))
     message.durable = fields.delivery_mode == "PERSISTENT"
     message.priority = fields.priority
     message.id = fields.message_id
@@ -193,37 +191,28 @@ def _value_of(message: _Message) -> tuple[bytes | None, bytes | None]:
     """Return the value of the record and that of the header of the body."""
     body: Any = message.body
     if isinstance(body, bytes | bytearray | memoryview):
-        return bytes(body), None if message.inferred else _BINARY
+        return bytes(body), None if message.inferred else BINARY
     if body is None:
-        return None, _NULL
+        return None, NULL
     if isinstance(body, str) and type(body) is str:
-        return body.encode(), _TEXT
+        return body.encode(), TEXT
     data = Data()
     data.put_object(body)
-    return bytes(data.encode()), _SEQUENCE if message.inferred else _VALUE
+    return bytes(data.encode()), SEQUENCE if message.inferred else VALUE
 
 
 def _set_body(message: _Message, value: bytes | None, kind: bytes | None) -> None:
-    if kind == _TEXT and value is not None:
-        message.body = value.decode(errors="replace")
-        return
-    if kind in {_VALUE, _SEQUENCE} and value is not None:
-        data = Data()
-        try:
-            data.decode(value)
-            data.rewind()
-            data.next()
-            message.body = data.get_object()
-        except Exception:  # noqa: BLE001, S110 - of any malformed value: it goes out as bytes
-            pass
-        else:
-            message.inferred = kind == _SEQUENCE
-            return
-    if value is None and kind == _NULL:
+    if value is None and kind == NULL:
         message.body = None
         return
-    message.inferred = kind != _BINARY
-    message.body = value or b""
+    found: object = None
+    if kind == TEXT and value is not None:
+        found = value.decode(errors="replace")
+    elif kind in {VALUE, SEQUENCE} and value is not None:
+        with contextlib.suppress(ValueError):  # a malformed value goes out as bytes
+            found = decoded(value, kind)
+    message.inferred = kind == SEQUENCE if found is not None else kind != BINARY
+    message.body = value or b"" if found is None else found
 
 
 # -- properties

@@ -39,6 +39,8 @@ public class Scenarios {
       case "messages" -> messages(a[1], a[2]);
       case "durable" -> durable(a[1], a[2]);
       case "reattach" -> reattach(a[1], a[2]);
+      case "kinds" -> kinds(a[1], a[2]);
+      case "foreign" -> foreign(a[1], a[2]);
       case "sharing" -> sharing(a[1], a[2]);
       case "clientIds" -> clientIds(a[1], a[2]);
       case "selecting" -> selecting(a[1], a[2]);
@@ -182,6 +184,49 @@ public class Scenarios {
       Message later = early != null ? early : consumer.receive(LIMIT_MS);
       check(((TextMessage) later).getText().equals("later"), "later");
       check(System.currentTimeMillis() >= sentAt + 1_500, "delivery delay");
+    }
+  }
+
+  /** Sends messages of all kinds, each with properties of all types, for readers in other languages. */
+  static void kinds(String url, String name) throws Exception {
+    try (Connection connection = connect(url, null)) {
+      Session session = auto(connection);
+      BytesMessage bytes = session.createBytesMessage();
+      bytes.writeBytes(new byte[] {1, -1});
+      MapMessage map = session.createMapMessage();
+      map.setInt("a", 1);
+      map.setString("s", "x");
+      map.setBytes("b", new byte[] {1, 2});
+      StreamMessage stream = session.createStreamMessage();
+      stream.writeInt(4);
+      stream.writeString("z");
+      Message object = session.createObjectMessage(new ArrayList<>(List.of("o")));
+      for (Message each : List.of(session.createTextMessage("text"), bytes, map, stream, object, session.createMessage())) {
+        each.setBooleanProperty("bo", true);
+        each.setByteProperty("by", (byte) -1);
+        each.setShortProperty("sh", (short) 300);
+        each.setIntProperty("it", 70_000);
+        each.setLongProperty("lo", 5L);
+        each.setFloatProperty("fl", 1.5f);
+        each.setDoubleProperty("du", 2.25);
+        each.setStringProperty("st", "s");
+        session.createProducer(session.createTopic(name)).send(each);
+      }
+    }
+  }
+
+  /** Receives what Python and JavaScript have sent to a shared durable subscription. */
+  static void foreign(String url, String name) throws Exception {
+    try (Connection connection = connect(url, null)) {
+      Session session = auto(connection);
+      MessageConsumer consumer = session.createSharedDurableConsumer(session.createTopic(name), "jms");
+      Message python = consumer.receive(LIMIT_MS), text = consumer.receive(LIMIT_MS), map = consumer.receive(LIMIT_MS);
+      byte[] body = new byte[2];
+      check(((BytesMessage) python).readBytes(body) == 2 && body[1] == -1, "bytes of Python");
+      check(python.getIntProperty("n") == 7 && python.getLongProperty("big") == 1L << 40, "integers of Python");
+      check(python.getDoubleProperty("half") == 0.5 && python.getBooleanProperty("yes"), "others of Python");
+      check(((TextMessage) text).getText().equals("of JavaScript") && text.getStringProperty("s").equals("x"), "a text");
+      check(((MapMessage) map).getObject("a").equals("one"), "a map");
     }
   }
 

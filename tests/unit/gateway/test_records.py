@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Message
 
+from kafkadur.gateway.bodies import BODY_HEADER
 from kafkadur.gateway.conditions import Refused
 from kafkadur.gateway.destinations import Destination
-from kafkadur.gateway.records import BODY_HEADER, NUMBERS_HEADER, Sender, to_message, to_record
+from kafkadur.gateway.records import NUMBERS_HEADER, Sender, to_message, to_record
 
 HEADERS = st.lists(
     st.tuples(

@@ -101,5 +101,34 @@ async function asking() {
   connection.close();
 }
 
-const SCENARIOS = { messages, durable, asking };
+// What Qpid JMS has sent to the shared durable subscription `rhea`.
+async function kinds() {
+  const connection = connect();
+  const receiver = await receiverOf(connection, topic + "::rhea");
+  const bodies = [];
+  for (let n = 0; n < 6; n++) {
+    const { body, application_properties: found } = await next(receiver);
+    bodies.push(body);
+    assert.deepStrictEqual({ ...found }, { bo: true, by: -1, sh: 300, it: 70000, lo: 5, fl: 1.5, du: 2.25, st: "s" });
+  }
+  const [text, bytes, map, stream, object, none] = bodies;
+  assert.strictEqual(text, "text");
+  assert.deepStrictEqual(bytes.content, Buffer.from([1, 255]));
+  assert.deepStrictEqual({ ...map, b: [...map.b] }, { a: 1, s: "x", b: [1, 2] });
+  assert.deepStrictEqual(stream.content, [4, "z"]); // a section with a sequence
+  assert.strictEqual(object.content.readUInt16BE(0), 0xaced); // as Java serializes it
+  assert.ok(none === null || none === undefined);
+  connection.close();
+}
+
+// A text and a map, for readers in other languages.
+async function sending() {
+  const connection = connect();
+  const sender = await senderTo(connection, topic);
+  await send(sender, { body: "of JavaScript", application_properties: { s: "x" } });
+  await send(sender, { body: { a: "one" }, message_annotations: { "x-opt-jms-msg-type": rhea.types.wrap_byte(2) } });
+  connection.close();
+}
+
+const SCENARIOS = { messages, durable, asking, kinds, sending };
 SCENARIOS[scenario]().then(() => process.exit(0), (error) => { console.error(error); process.exit(1); });
