@@ -3,23 +3,32 @@
 import contextlib
 import queue
 import random
+import ssl
 import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("proton", reason="the AMQP engine is not installed: there is no C compiler")
 
 
+import redis
+import trustme
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
+from cryptography.x509 import load_pem_x509_certificate
+
 from kafkadur import Redelivery
+from kafkadur.gateway.permissions import parse_permissions
+from kafkadur.stack import embedded
 from tests.end_to_end.gateway.jms import SCENARIO_S, Jms
-from tests.integration.gateway.running import Serving
+from tests.integration.gateway.running import Serving, running_with
 from tests.integration.gateway.test_topics import make
-from tests.integration.subscriptions.helpers import Place
+from tests.integration.subscriptions.helpers import Place, place_on
 from tests.integration.transactions.helpers import committed
 
 #: Messages that are moved while gateways are killed, and how often.
@@ -97,6 +106,76 @@ def test_a_message_is_moved_exactly_once_whenever_its_gateway_is_killed(jms: Jms
         assert [mover.wait() for mover in movers] == [0, 0]
         assert kills == _KILLS
         assert Counter(committed(place, out)) == Counter(range(_MOVED))
+
+
+@pytest.mark.long
+def test_tls_with_a_certificate_of_the_client_and_with_a_password(
+    jms: Jms, gateway: Callable[..., int], place: Place, tmp_path: Path
+) -> None:
+    authority, word = trustme.CA(), "changeit"
+    own = authority.issue_cert("client.test", common_name="ada")
+    trusted, store = tmp_path / "trusted.p12", tmp_path / "own.p12"
+    encryption = BestAvailableEncryption(word.encode())
+    root = load_pem_x509_certificate(authority.cert_pem.bytes())
+    trusted.write_bytes(
+        pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(root, b"root")], encryption)
+    )
+    key: Any = load_pem_private_key(own.private_key_pem.bytes(), None)
+    certificate = load_pem_x509_certificate(own.cert_chain_pems[0].bytes())
+    store.write_bytes(pkcs12.serialize_key_and_certificates(b"ada", key, certificate, None, encryption))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    rules = parse_permissions(["ada publish,consume *"], owner="rules")
+    trust = (
+        f"transport.trustStoreLocation={trusted}&transport.trustStorePassword={word}"
+        "&transport.trustStoreType=PKCS12"
+    )
+    password = gateway(
+        anonymous=False,
+        tls=context,
+        permissions=rules,
+        check_password=lambda *said: said == ("ada", "secret"),
+    )
+    jms.run(
+        "messages",
+        f"amqps://127.0.0.1:{password}?{trust}&jms.username=ada&jms.password=secret",
+        place.topic(),
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    certified = gateway(anonymous=False, tls=context, permissions=rules)
+    keys = (
+        f"transport.keyStoreLocation={store}&transport.keyStorePassword={word}"
+        "&transport.keyStoreType=PKCS12&amqp.saslMechanisms=EXTERNAL"
+    )
+    jms.run("messages", f"amqps://127.0.0.1:{certified}?{trust}&{keys}", place.topic())
+
+
+@pytest.mark.long
+def test_redis_is_wiped_while_clients_work(jms: Jms) -> None:
+    """Nothing is lost: each message is received at least once."""
+    with (
+        embedded() as stack,
+        place_on(stack) as own,
+        running_with(own.settings()) as port,
+        ExitStack() as more,
+    ):
+        topic = own.topic()
+        workers = [start(more, jms.command("work", url(port), topic, "-1")) for _ in range(2)]
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for process in workers:
+            assert line(process) == "attached"
+            threading.Thread(target=pass_on, args=(process, lines), daemon=True).start()
+        for _ in range(3):
+            jms.run("publish", url(port), topic, "200")
+            with redis.Redis.from_url(stack.redis) as server:
+                server.flushall()
+        received: Counter[str] = Counter()
+        while len(received) < 200 or min(received.values()) < 3:
+            received[lines.get(timeout=SCENARIO_S).split()[0]] += 1
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_messages_of_qpid_jms_python_and_rhea_are_read_by_the_others(
         python.unsubscribe("jms")  # what Qpid JMS has sent itself is read by the others
         python.create("jms", topic, type="shared")
         with python.producer() as producer:
-            properties = {"n": 7, "big": 2**40, "half": 0.5, "yes": True}
+            properties: dict[str, Any] = {"n": 7, "big": 2**40, "half": 0.5, "yes": True}
             producer.publish(topic, b"\x01\xff", properties=properties, partition=0)
         rhea("sending", port, topic)
         jms.run("foreign", url(port), topic)
