@@ -75,8 +75,8 @@ def test_messages_of_qpid_jms_python_and_rhea_are_read_by_the_others(
         python.unsubscribe("jms")  # what Qpid JMS has sent itself is read by the others
         python.create("jms", topic, type="shared")
         with python.producer() as producer:
-            properties: dict[str, Any] = {"n": 7, "big": 2**40, "half": 0.5, "yes": True}
-            producer.publish(topic, b"\x01\xff", properties=properties, partition=0)
+            sent: dict[str, Any] = {"n": 7, "big": 2**40, "half": 0.5, "yes": True}
+            producer.publish(topic, b"\x01\xff", properties=sent, partition=0)
         rhea("sending", port, topic)
         jms.run("foreign", url(port), topic)
 
