@@ -37,7 +37,7 @@ def run(program: Path, folder: Path, timeout: float = 60) -> str:
         timeout=timeout,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 

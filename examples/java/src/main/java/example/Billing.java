@@ -17,7 +17,7 @@ import org.apache.qpid.jms.JmsConnectionFactory;
  */
 public final class Billing {
 
-  private static final long WAIT_MS = 30_000;
+  private static final long WAIT_MS = 60_000;
 
   public static void main(String[] arguments) throws JMSException {
     String url = arguments.length > 0 ? arguments[0] : "amqp://127.0.0.1:5672";
