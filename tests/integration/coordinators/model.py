@@ -241,9 +241,10 @@ class Model:
             return
         offered = said is not None and said.handover
         touched = [] if said is None else [part.partition for part in said.parts]
-        if seen != self.holder and self.holder in self.members:
+        holder = self._chosen(caller) if offered else self.holder
+        if seen != holder and holder in self.members:
             assert offered, "the lanes passed on though they were not offered"
-            assert self.holder == caller
+            assert holder == caller
             assert seen == self.successors(caller)[0], "somebody else was next"
             if self.kind == "serial":
                 assert any(self._deliverable(part, now) for part in said.parts), "there was nothing for it"  # type: ignore[union-attr]
@@ -264,6 +265,12 @@ class Model:
                 assert self.leases[token].partition in touched
                 self.end(token, How.UNREAD, now)
         self.holder = seen
+
+    def _chosen(self, caller: str) -> str:
+        """Who holds the lanes before they are passed on; if nobody does, the first that can have serial ones."""
+        if self.kind != "serial" or self.holder in self.members:
+            return self.holder
+        return next((name for name in self.members if name == caller or name in self.heard), "")
 
     def _deliverable(self, part: PartitionReport, now: int) -> bool:
         """Whether something of this partition could be handed out, or could if its lane were free."""
