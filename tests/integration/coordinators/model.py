@@ -267,7 +267,7 @@ class Model:
         self.holder = seen
 
     def _chosen(self, caller: str) -> str:
-        """Who holds the lanes before they are passed on; if nobody does, the first that can have serial ones."""
+        """Who holds the lanes before they pass on; if it is gone, the first that can have serial ones."""
         if self.kind != "serial" or self.holder in self.members:
             return self.holder
         return next((name for name in self.members if name == caller or name in self.heard), "")
