@@ -79,7 +79,7 @@ def test_probes_metrics_and_log(place: Place, tmp_path: Path) -> None:
                 sender.send(Message(body="another secret"))  # else Proton would keep what was said
                 wait_until(lambda: values(address).get("settled_messages_total.released") == 1, "it is told")
                 found = values(address)
-                assert found.pop("delivered_messages_total") >= 3
+                assert found.pop("delivered_messages_total") >= 2
                 assert found == {
                     "connections": 1,
                     "links.from_client": 1,
