@@ -202,17 +202,19 @@ def _value_of(message: _Message) -> tuple[bytes | None, bytes | None]:
 
 
 def _set_body(message: _Message, value: bytes | None, kind: bytes | None) -> None:
+    if kind == TEXT and value is not None:
+        message.body = value.decode(errors="replace")
+        return
+    if kind in {VALUE, SEQUENCE} and value is not None:
+        with contextlib.suppress(ValueError):  # a malformed value goes out as bytes
+            message.body = decoded(value, kind)
+            message.inferred = kind == SEQUENCE
+            return
     if value is None and kind == NULL:
         message.body = None
         return
-    found: object = None
-    if kind == TEXT and value is not None:
-        found = value.decode(errors="replace")
-    elif kind in {VALUE, SEQUENCE} and value is not None:
-        with contextlib.suppress(ValueError):  # a malformed value goes out as bytes
-            found = decoded(value, kind)
-    message.inferred = kind == SEQUENCE if found is not None else kind != BINARY
-    message.body = value or b"" if found is None else found
+    message.inferred = kind != BINARY
+    message.body = value or b""
 
 
 # -- properties

@@ -72,6 +72,10 @@ def test_a_value_that_is_no_amqp_goes_out_as_bytes(value: bytes) -> None:
     assert isinstance(body, memoryview | bytes | dict | list)
 
 
+def test_a_value_that_amqp_encodes_as_null_is_no_body() -> None:
+    assert decoded(b"\x40", [(BODY_HEADER, b"value")]).body is None
+
+
 def test_a_message_that_cannot_be_decoded_is_refused_without_its_contents() -> None:
     secret = b"secret " * 10 + b"\xff"
     encoded = b"\x00\x53\x77\xa1" + bytes([len(secret)]) + secret  # a body that is said to be UTF-8
