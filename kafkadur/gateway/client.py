@@ -192,7 +192,7 @@ class Client:
             info: Any = None
             if isinstance(error, InvalidClientId):
                 info = {symbol("invalid-field"): symbol("container-id")}
-            answer = error if isinstance(error, Refused) else refused(error)
+            answer = refused(error)
             level = logging.WARNING if answer.condition == UNAUTHORIZED else logging.INFO
             _log.log(level, "the connection is refused: %s", answer.description, extra=self._engine.ids)
             self._engine.counts.refused_connections += 1
@@ -313,13 +313,18 @@ class Client:
         elif isinstance(link, Sender):
             self._spawn(self._attach_consuming(link, _facts(link)))
 
-    async def _attach_publishing(self, link: Receiver) -> None:
+    async def _opened_for(self, link: Link) -> Connection | None:
+        """Wait until the connection is open; None: it was refused, or the link must not be used any more."""
         try:
             connection = await asyncio.shield(self._opened)
         except KafkadurError:
-            return  # the connection was refused
-        if link not in self._links:
-            return  # it has ended meanwhile: it must not be used
+            return None
+        return connection if link in self._links else None
+
+    async def _attach_publishing(self, link: Receiver) -> None:
+        connection = await self._opened_for(link)
+        if connection is None:
+            return
         publishing = self._taking(link, connection)
         self._publishing[link] = publishing
         await self._attach(publishing.attach(), publishing.refuse)
@@ -352,12 +357,9 @@ class Client:
         )
 
     async def _attach_consuming(self, link: Sender, facts: ReceivingLink) -> None:
-        try:
-            connection = await asyncio.shield(self._opened)
-        except KafkadurError:
-            return  # the connection was refused
-        if link not in self._links:
-            return  # it has ended meanwhile: it must not be used
+        connection = await self._opened_for(link)
+        if connection is None:
+            return
         try:
             asked = asked_for(facts)
             check_name(asked, connection.settings.client_id)
@@ -398,9 +400,7 @@ class Client:
     async def _attach(self, attaching: Awaitable[None], on_refused: Callable[[Refused], None]) -> None:
         try:
             await attaching
-        except Refused as error:
-            on_refused(error)
-        except KafkadurError as error:
+        except (Refused, KafkadurError) as error:
             on_refused(refused(error))
         self._engine.soon()
 
@@ -439,9 +439,7 @@ class Client:
         if consuming is not None:
             try:
                 await consuming.close(unsubscribes=closed)
-            except Refused as error:
-                answer = error
-            except KafkadurError as error:
+            except (Refused, KafkadurError) as error:
                 answer = refused(error)
         if link not in self._detaching:
             return  # its session has ended meanwhile: it must not be used

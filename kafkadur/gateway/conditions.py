@@ -74,8 +74,10 @@ class Refused(Exception):
         self.description = plain(description)  # it may have text of a client, and is logged
 
 
-def refused(error: KafkadurError) -> Refused:
-    """Return the answer to a client for an error."""
+def refused(error: KafkadurError | Refused) -> Refused:
+    """Return the answer to a client for an error, which may be that answer."""
+    if isinstance(error, Refused):
+        return error
     for kind, condition in _CONDITIONS:
         if isinstance(error, kind):
             return Refused(condition, str(error))

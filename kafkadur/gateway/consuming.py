@@ -184,9 +184,7 @@ class Consuming(LinkToClient):
         await _left(before)
         try:
             subscription = await self._subscribe(connection)
-        except Refused as error:
-            self.refuse(error)
-        except KafkadurError as error:
+        except (Refused, KafkadurError) as error:
             self.refuse(refused(error))
         else:
             if self._ended:

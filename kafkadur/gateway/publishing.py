@@ -198,7 +198,7 @@ class Publishing(LinkFromClient):
             if to.is_temporary and not self._nodes.temporary.exists(to):
                 raise not_found(to)
         except (Refused, KafkadurError) as error:
-            reason = error if isinstance(error, Refused) else refused(error)
+            reason = refused(error)
             if transaction is not None:  # it must not be committed without this message
                 transaction.fail(reason)
             self._reject(delivery, reason)
@@ -220,9 +220,7 @@ class Publishing(LinkFromClient):
                 try:
                     known = await self._is_known(message.to)
                     await _begin(message.transaction)
-                except Refused as error:
-                    self._give_up(message, error)
-                except KafkadurError as error:
+                except (Refused, KafkadurError) as error:
                     self._give_up(message, refused(error))
                 else:
                     if known:
