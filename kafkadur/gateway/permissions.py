@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from kafkadur.gateway.conditions import UNAUTHORIZED, Refused
 from kafkadur.gateway.destinations import Destination
-from kafkadur_sharing.errors import IllegalState
+from kafkadur.service.line_files import parse_lines, read_lines
 
 #: In the place of a user: every client, also one that has not said its name.
 _EVERYBODY: Final = "*"
@@ -106,39 +106,25 @@ def parse_permissions(lines: Iterable[str], *, owner: str) -> Permissions:
 
     Raises `IllegalState` that names the wrong line; `owner` says where the lines are.
     """
-    found: list[Rule] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            words = shlex.split(line, comments=True)
-            rule = _rule(*words) if words else None
-        except (ValueError, TypeError):  # the latter: there are not three words
-            raise IllegalState(
-                f"Line {number} of the permissions is wrong.",
-                owner=owner,
-                remedy=f"write USER ACTIONS PATTERN; actions are {', '.join(Action)}, with commas between; a "
-                "pattern is a name without topic:// or queue://, with * and ?",
-            ) from None
-        if rule is not None:
-            found.append(rule)
-    return Permissions(found)
+    remedy = (
+        f"write USER ACTIONS PATTERN; actions are {', '.join(Action)}, with commas between; a pattern is a "
+        "name without topic:// or queue://, with * and ?"
+    )
+    return Permissions(parse_lines(lines, _parsed, things="permissions", owner=owner, remedy=remedy))
 
 
-def _rule(user: str, actions: str, pattern: str) -> Rule:
-    """Return the rule of three words; raises `ValueError`."""
-    if _NO_PATTERN.search(pattern):
-        raise ValueError
-    return Rule(user, frozenset(map(Action, actions.split(","))), pattern)
+def _parsed(line: str) -> Rule | None:
+    """Read one line; None for a wrong one."""
+    try:
+        user, actions, pattern = shlex.split(line, comments=True)
+        rule = Rule(user, frozenset(map(Action, actions.split(","))), pattern)
+    except ValueError:
+        return None
+    return None if _NO_PATTERN.search(pattern) else rule
 
 
 def read_permissions(path: Path) -> Permissions:
     """Read a file of permissions. Raises `IllegalState` for one that cannot be read, or a wrong line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise IllegalState(
-            "The permissions cannot be read.",
-            state=str(error.strerror if isinstance(error, OSError) else "it is not a text file"),
-            owner=f"file {path}",
-            remedy="name a text file with lines of USER ACTIONS PATTERN",
-        ) from error
+    remedy = "name a text file with lines of USER ACTIONS PATTERN"
+    lines = read_lines(path, things="permissions", remedy=remedy)
     return parse_permissions(lines, owner=f"file {path}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from kafkadur.service.line_files import append_line, parse_lines, read_lines
 from kafkadur_sharing.errors import IllegalState, InvalidName
 from kafkadur_sharing.names import validate_name
 
@@ -42,20 +42,8 @@ def parse_users(lines: Iterable[str], *, owner: str) -> Users:
 
     Raises `IllegalState` that names the wrong line; `owner` says where the lines are.
     """
-    found: dict[str, tuple[bytes, bytes]] = {}
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        parsed = _parsed(text)
-        if parsed is None:
-            raise IllegalState(
-                f"Line {number} of the users is wrong.",
-                owner=owner,
-                remedy=f"write NAME {_SCHEME}:SALT:DIGEST; `kafkadur gateway-user` writes such lines",
-            )
-        found[parsed[0]] = parsed[1]
-    return Users(found)
+    remedy = f"write NAME {_SCHEME}:SALT:DIGEST; `kafkadur gateway-user` writes such lines"
+    return Users(dict(parse_lines(lines, _parsed, things="users", owner=owner, remedy=remedy)))
 
 
 def _parsed(line: str) -> tuple[str, tuple[bytes, bytes]] | None:
@@ -73,15 +61,7 @@ def _parsed(line: str) -> tuple[str, tuple[bytes, bytes]] | None:
 
 def read_users(path: Path) -> Users:
     """Read a file of users. Raises `IllegalState` for one that cannot be read, or a wrong line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise IllegalState(
-            "The users cannot be read.",
-            state=str(error.strerror if isinstance(error, OSError) else "it is not a text file"),
-            owner=f"file {path}",
-            remedy="make the file with `kafkadur gateway-user`",
-        ) from error
+    lines = read_lines(path, things="users", remedy="make the file with `kafkadur gateway-user`")
     return parse_users(lines, owner=f"file {path}")
 
 
@@ -96,21 +76,7 @@ def add_user(path: Path, name: str, password: str) -> None:
         raise IllegalState(
             "A user needs a password.", owner=f"user {name}", remedy="give one that is not empty"
         )
-    before = ""
     if path.exists():
         read_users(path)
-        before = path.read_text(encoding="utf-8")
     salt = secrets.token_bytes(_SALT_BYTES)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "a", encoding="utf-8") as file:
-            if before and not before.endswith("\n"):  # an editor has written it
-                file.write("\n")
-            file.write(f"{name} {_SCHEME}:{salt.hex()}:{_digest(password, salt).hex()}\n")
-    except OSError as error:
-        raise IllegalState(
-            "The user cannot be written.",
-            state=str(error.strerror),
-            owner=f"file {path}",
-            remedy="name a file in a folder that you can write to",
-        ) from error
+    append_line(path, f"{name} {_SCHEME}:{salt.hex()}:{_digest(password, salt).hex()}", thing="user")

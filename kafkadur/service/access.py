@@ -6,7 +6,6 @@ The token of a proxy has no role: the proxy authenticates people, and names each
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from kafkadur_sharing.errors import IllegalState, InvalidName
+from kafkadur.service.line_files import append_line, parse_lines, read_lines
+from kafkadur_sharing.errors import InvalidName
 from kafkadur_sharing.names import validate_name
 from kafkadur_sharing.readable_text import plain
 
@@ -108,22 +108,11 @@ def parse_tokens(lines: Iterable[str], *, owner: str) -> Tokens:
 
     Raises `IllegalState` that names the wrong line; `owner` says where the lines are.
     """
-    found: dict[str, Caller | Proxy] = {}
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        parsed = _parsed(text)
-        if parsed is None:
-            raise IllegalState(
-                f"Line {number} of the tokens is wrong.",
-                owner=owner,
-                remedy=f"write NAME ROLE {_DIGEST}DIGEST, with a role of {', '.join(ROLES)}, or {PROXY}; "
-                "`kafkadur token` writes such lines",
-            )
-        digest, holder = parsed
-        found[digest] = holder
-    return Tokens(found)
+    remedy = (
+        f"write NAME ROLE {_DIGEST}DIGEST, with a role of {', '.join(ROLES)}, or {PROXY}; "
+        "`kafkadur token` writes such lines"
+    )
+    return Tokens(dict(parse_lines(lines, _parsed, things="tokens", owner=owner, remedy=remedy)))
 
 
 def _parsed(line: str) -> tuple[str, Caller | Proxy] | None:
@@ -141,15 +130,7 @@ def _parsed(line: str) -> tuple[str, Caller | Proxy] | None:
 
 def read_tokens(path: Path) -> Tokens:
     """Read a file of tokens. Raises `IllegalState` for one that cannot be read, or a wrong line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise IllegalState(
-            "The tokens cannot be read.",
-            state=str(error.strerror if isinstance(error, OSError) else "it is not a text file"),
-            owner=f"file {path}",
-            remedy="make the file with `kafkadur token`",
-        ) from error
+    lines = read_lines(path, things="tokens", remedy="make the file with `kafkadur token`")
     return parse_tokens(lines, owner=f"file {path}")
 
 
@@ -160,25 +141,11 @@ def add_token(path: Path, name: str, role: Role | None) -> str:
     Raises `InvalidName`, and `IllegalState` for a file that cannot be written or has a wrong line.
     """
     validate_name("name of a caller", name)
-    before = ""
     if path.exists():
         read_tokens(path)
-        before = path.read_text(encoding="utf-8")
     token = secrets.token_urlsafe(_CHANCE)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "a", encoding="utf-8") as file:
-            if before and not before.endswith("\n"):  # somebody has edited it
-                file.write("\n")
-            word = PROXY if role is None else role.word
-            file.write(f"{name} {word} {_DIGEST}{_digest(token)}\n")
-    except OSError as error:
-        raise IllegalState(
-            "The token cannot be written.",
-            state=str(error.strerror),
-            owner=f"file {path}",
-            remedy="name a file in a folder that you can write to",
-        ) from error
+    word = PROXY if role is None else role.word
+    append_line(path, f"{name} {word} {_DIGEST}{_digest(token)}", thing="token")
     return token
 
 
