@@ -19,7 +19,7 @@ import typer
 
 from kafkadur.cli.call import Call, command, local_command, missing_extra
 from kafkadur.monitoring.logs import LogFormat, LogLevel, announce, log_to_stderr
-from kafkadur.service.access import is_loopback
+from kafkadur.service.access import in_url, is_loopback
 from kafkadur.worker.ending import end_early
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.redelivery_policy import Redelivery
@@ -62,10 +62,8 @@ _PROBE_PORT = typer.Option(
     help="Port of /livez, /readyz and /metrics; 0: any free port. Without it there are none.",
 )
 _PROBE_HOST = typer.Option("--probe-host", help="Address of the port of probes and metrics.")
-_LOG_FORMAT = typer.Option("--log-format", metavar="text|json", help="Format of the log.")
-_LOG_LEVEL = typer.Option(
-    "--log-level", metavar="debug|info|warning|error", help="Lowest level that is logged."
-)
+_LOG_FORMAT = typer.Option("--log-format", metavar="|".join(LogFormat), help="Format of the log.")
+_LOG_LEVEL = typer.Option("--log-level", metavar="|".join(LogLevel), help="Lowest level that is logged.")
 #: Seconds without a sign of the event loop after which /livez fails.
 _SILENCE_S = 30
 #: Open files that the process asks for.
@@ -110,7 +108,7 @@ def gateway(
         from kafkadur.gateway.users import read_users  # noqa: PLC0415 - as above
 
         if probe_port is not None:
-            import_module("prometheus_client")  # is it there?
+            import_module("prometheus_client")  # raises an error here where it is missing
         log_to_stderr(log_format, log_level)
     except ImportError as error:
         raise missing_extra("The gateway needs packages of its own.", error, "gateway") from error
@@ -120,7 +118,7 @@ def gateway(
         authenticated=authenticated,
         clear_text=users is not None and tls_cert is None and not plain_text,
     )
-    _check_of_use(permissions=permissions if not authenticated else None, plain_text=plain_text and tls_cert)
+    _check_of_use(permissions, authenticated=authenticated, plain_text=plain_text, tls=tls_cert is not None)
     options = GatewaySettings(
         host=host,
         port=port,
@@ -148,7 +146,7 @@ def _check_safe(host: str, *, authenticated: bool, clear_text: bool) -> None:
 
     `clear_text`: passwords are sent without TLS.
     """
-    if is_loopback(_shown(host)):
+    if is_loopback(in_url(host)):
         return
     if not authenticated:
         raise IllegalState(
@@ -164,15 +162,15 @@ def _check_safe(host: str, *, authenticated: bool, clear_text: bool) -> None:
         )
 
 
-def _check_of_use(*, permissions: Path | None, plain_text: object) -> None:
+def _check_of_use(permissions: Path | None, *, authenticated: bool, plain_text: bool, tls: bool) -> None:
     """Raise errors for options that would do nothing: permissions without users, clear text with TLS."""
-    if permissions is not None:
+    if permissions is not None and not authenticated:
         raise IllegalState(
             "Rules name users, and no client says who it is.",
             owner=f"file {permissions}",
             remedy="give --users FILE, of `kafkadur gateway-user`, or --tls-client-ca FILE",
         )
-    if plain_text:
+    if plain_text and tls:
         raise typer.BadParameter("leave it out: --tls-cert is given", param_hint="--plain-text")
 
 
@@ -189,10 +187,10 @@ async def _serve(
     with contextlib.ExitStack() as stack:
         if probes is not None:
             port = stack.enter_context(_probed(gateway, settings.namespace, *probes)).port
-            say(f"Probes and metrics: http://{_shown(probes[0])}:{port}/readyz")
+            say(f"Probes and metrics: http://{in_url(probes[0])}:{port}/readyz")
         async with gateway:
             scheme = "amqps" if options.tls is not None else "amqp"
-            say(f"The gateway is at {scheme}://{_shown(options.host)}:{gateway.port}; Ctrl-C ends it.")
+            say(f"The gateway is at {scheme}://{in_url(options.host)}:{gateway.port}; Ctrl-C ends it.")
             await stopped.wait()
 
 
@@ -203,11 +201,6 @@ def _raise_limit_of_files() -> None:
     if resource.RLIM_INFINITY != soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _shown(host: str) -> str:
-    """Return an address as it is written in a URL."""
-    return f"[{host}]" if ":" in host else host
 
 
 def _probed(gateway: Gateway, namespace: str, host: str, port: int) -> ProbePort:

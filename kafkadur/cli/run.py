@@ -17,6 +17,7 @@ import typer
 
 from kafkadur.cli.call import FAILED, Call, command, missing_extra
 from kafkadur.monitoring.logs import LogFormat, LogLevel, announce, log_to_stderr
+from kafkadur.service.access import in_url
 from kafkadur.worker.ending import Ending, end_early, leave
 from kafkadur.worker.loading import load
 from kafkadur.worker.worker import Worker
@@ -68,12 +69,14 @@ FolderOption = Annotated[
 ]  # fmt: skip
 LogFormatOption = Annotated[
     LogFormat,
-    typer.Option("--log-format", metavar="text|json", help="Format of the log.", rich_help_panel=_PANEL),
+    typer.Option(
+        "--log-format", metavar="|".join(LogFormat), help="Format of the log.", rich_help_panel=_PANEL
+    ),
 ]
 LogLevelOption = Annotated[
     LogLevel,
     typer.Option(
-        "--log-level", metavar="debug|info|warning|error", rich_help_panel=_PANEL,
+        "--log-level", metavar="|".join(LogLevel), rich_help_panel=_PANEL,
         help="Lowest level that is logged.",
     ),
 ]  # fmt: skip
@@ -125,8 +128,7 @@ def run(
     worker = _worker(target, folder, settings, timedelta(seconds=deadline), REGISTRY)
     pages = Pages(worker, REGISTRY, silence=timedelta(seconds=silence))
     with ProbePort(pages, host, port) as served:
-        where = f"[{host}]" if ":" in host else host
-        said = f"Worker of {target}: http://{where}:{served.port}/readyz"
+        said = f"Worker of {target}: http://{in_url(host)}:{served.port}/readyz"
         if log_format is LogFormat.JSON:
             announce(_log, said)
         else:

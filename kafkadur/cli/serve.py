@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from kafkadur.cli.call import Call, command, local_command, missing_extra
-from kafkadur.service.access import PROXY, ROLES, Role, add_token, is_loopback, read_tokens
+from kafkadur.service.access import PROXY, ROLES, Role, add_token, in_url, is_loopback, read_tokens
 from kafkadur.worker.ending import end_early
 from kafkadur_sharing.errors import IllegalState
 
@@ -51,7 +51,7 @@ def serve(
         from kafkadur.service.application import server  # noqa: PLC0415 - it needs the extra
     except ImportError as error:
         raise missing_extra("The service needs packages of its own.", error, "serve") from error
-    if tokens is None and not is_loopback(f"[{host}]" if ":" in host else host):
+    if tokens is None and not is_loopback(in_url(host)):
         raise IllegalState(
             "A service without tokens listens on the loopback address only.",
             state=f"--host {host}",
@@ -62,7 +62,7 @@ def serve(
     if prometheus is not None and not prometheus.startswith(("http://", "https://")):
         raise typer.BadParameter("give a URL, such as http://prometheus:9090", param_hint="--prometheus")
     serving = server(call.reached(), known, every=every, prometheus=prometheus)
-    shown = f"[{host}]" if ":" in host else host
+    shown = in_url(host)
     call.out.say(f"The page is at http://{shown}:{listening.getsockname()[1]}/; Ctrl-C ends it.")
     signal.signal(signal.SIGTERM, end_early)  # which the server sends itself again when it has ended
     serving.run(sockets=[listening])

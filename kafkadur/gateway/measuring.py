@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -12,7 +13,12 @@ from kafkadur.gateway.counting import ACCEPTED, COMMITTED, REJECTED, ROLLED_BACK
 from kafkadur.gateway.gateway import Gateway
 from kafkadur.gateway.outcomes import WORDS
 
-_LABELS = ("namespace",)
+_Kind: TypeAlias = type[GaugeMetricFamily] | type[CounterMetricFamily]
+_PUBLISHED, _SETTLED, _ENDED = (
+    (ACCEPTED, REJECTED, TRANSACTED),
+    tuple(WORDS.values()),
+    (COMMITTED, ROLLED_BACK),
+)
 
 
 class GatewayMetrics(Collector):
@@ -30,49 +36,34 @@ class GatewayMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
         standing, counts = self._gateway.standing(), self._gateway.counts
-        yield self._gauge("connections", "Connections of clients.", standing.connections)
-        links = GaugeMetricFamily(
-            "kafkadur_gateway_links", "Links of clients.", labels=(*_LABELS, "direction")
+        links = {"from_client": standing.from_clients, "to_client": standing.to_clients}
+        yield self._one(GaugeMetricFamily, "connections", "Connections of clients.", standing.connections)
+        yield self._by(GaugeMetricFamily, "links", "Links of clients.", "direction", links)
+        yield self._one(
+            GaugeMetricFamily, "transacted_sessions", "Transacted sessions of clients.", standing.transacted
         )
-        links.add_metric((self._namespace, "from_client"), standing.from_clients)
-        links.add_metric((self._namespace, "to_client"), standing.to_clients)
-        yield links
-        yield self._gauge("transacted_sessions", "Transacted sessions of clients.", standing.transacted)
-        yield self._counter(
-            "refused_connections", "Connections that were refused.", counts.refused_connections
-        )
-        yield self._counter("delivered_messages", "Messages sent to consumers.", counts.delivered)
-        yield self._by(
-            "refused_links", "Links refused or ended.", "condition", ALL_CONDITIONS, counts.refused_links
-        )
-        outcomes = ACCEPTED, REJECTED, TRANSACTED
-        yield self._by("published_messages", "Messages of clients.", "outcome", outcomes, counts.published)
-        yield self._by(
-            "settled_messages", "Messages that clients settled.", "outcome", WORDS.values(), counts.settled
-        )
-        yield self._by(
-            "transactions",
-            "Transactions that ended.",
-            "outcome",
-            (COMMITTED, ROLLED_BACK),
-            counts.transactions,
-        )
+        refused, delivered = counts.refused_connections, counts.delivered
+        yield self._one(CounterMetricFamily, "refused_connections", "Connections that were refused.", refused)
+        yield self._one(CounterMetricFamily, "delivered_messages", "Messages sent to consumers.", delivered)
+        for name, about, label, values, numbers in (
+            ("refused_links", "Links refused or ended.", "condition", ALL_CONDITIONS, counts.refused_links),
+            ("published_messages", "Messages of clients.", "outcome", _PUBLISHED, counts.published),
+            ("settled_messages", "Messages that clients settled.", "outcome", _SETTLED, counts.settled),
+            ("transactions", "Transactions that ended.", "outcome", _ENDED, counts.transactions),
+        ):
+            # also a series that is 0 so far, so that its rate begins at 0
+            every = {value: numbers[value] for value in values}
+            yield self._by(CounterMetricFamily, name, about, label, every)
 
-    def _gauge(self, name: str, about: str, value: int) -> Metric:
-        found = GaugeMetricFamily(f"kafkadur_gateway_{name}", about, labels=_LABELS)
+    def _one(self, kind: _Kind, name: str, about: str, value: int) -> Metric:
+        """Return a metric with one value."""
+        found = kind(f"kafkadur_gateway_{name}", about, labels=("namespace",))
         found.add_metric((self._namespace,), value)
         return found
 
-    def _counter(self, name: str, about: str, value: int) -> Metric:
-        found = CounterMetricFamily(f"kafkadur_gateway_{name}", about, labels=_LABELS)
-        found.add_metric((self._namespace,), value)
-        return found
-
-    def _by(
-        self, name: str, about: str, label: str, values: Iterable[str], counts: Mapping[str, int]
-    ) -> Metric:
-        """Return a counter with a series for each value of a label, also for those that are 0."""
-        found = CounterMetricFamily(f"kafkadur_gateway_{name}", about, labels=(*_LABELS, label))
-        for value in values:
-            found.add_metric((self._namespace, value), counts.get(value, 0))
+    def _by(self, kind: _Kind, name: str, about: str, label: str, values: Mapping[str, int]) -> Metric:
+        """Return a metric with a value for each value of a label."""
+        found = kind(f"kafkadur_gateway_{name}", about, labels=("namespace", label))
+        for each, value in values.items():
+            found.add_metric((self._namespace, each), value)
         return found

@@ -149,6 +149,11 @@ def add_token(path: Path, name: str, role: Role | None) -> str:
     return token
 
 
+def in_url(host: str) -> str:
+    """Return a host as a URL has it: an address of IPv6 is in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host, with or without a port, is this machine by its own name."""
     try:

@@ -99,6 +99,18 @@ public class Scenarios {
     throw new AssertionError("no " + kind.getSimpleName());
   }
 
+  /** Gives a message a property of each type. */
+  static void withAllProperties(Message message) throws JMSException {
+    message.setBooleanProperty("bo", true);
+    message.setByteProperty("by", (byte) -1);
+    message.setShortProperty("sh", (short) 300);
+    message.setIntProperty("it", 70_000);
+    message.setLongProperty("lo", 5L);
+    message.setFloatProperty("fl", 1.5f);
+    message.setDoubleProperty("du", 2.25);
+    message.setStringProperty("st", "s");
+  }
+
   /** All types of bodies and properties, and all fields. */
   static void messages(String url, String name) throws Exception {
     try (Connection connection = connect(url, null)) {
@@ -107,14 +119,7 @@ public class Scenarios {
       MessageConsumer consumer = session.createConsumer(topic);
       MessageProducer producer = session.createProducer(topic);
       TextMessage sent = session.createTextMessage("text");
-      sent.setBooleanProperty("bo", true);
-      sent.setByteProperty("by", (byte) -1);
-      sent.setShortProperty("sh", (short) 300);
-      sent.setIntProperty("it", 70_000);
-      sent.setLongProperty("lo", 5L);
-      sent.setFloatProperty("fl", 1.5f);
-      sent.setDoubleProperty("du", 2.25);
-      sent.setStringProperty("st", "s");
+      withAllProperties(sent);
       sent.setJMSCorrelationID("correlation");
       sent.setJMSType("kind");
       sent.setJMSReplyTo(topic);
@@ -202,14 +207,7 @@ public class Scenarios {
       stream.writeString("z");
       Message object = session.createObjectMessage(new ArrayList<>(List.of("o")));
       for (Message each : List.of(session.createTextMessage("text"), bytes, map, stream, object, session.createMessage())) {
-        each.setBooleanProperty("bo", true);
-        each.setByteProperty("by", (byte) -1);
-        each.setShortProperty("sh", (short) 300);
-        each.setIntProperty("it", 70_000);
-        each.setLongProperty("lo", 5L);
-        each.setFloatProperty("fl", 1.5f);
-        each.setDoubleProperty("du", 2.25);
-        each.setStringProperty("st", "s");
+        withAllProperties(each);
         session.createProducer(session.createTopic(name)).send(each);
       }
     }
