@@ -18,7 +18,7 @@ def main() -> None:
         sys.exit("Maven is not installed: install the package maven, or run Billing.java in your own way.")
     stack = up()  # servers for trying, which go on running: `kafkadur down` ends them
     admin = AdminClient({"bootstrap.servers": stack.kafka})
-    missing = {"jms-orders", "jms-invoices"} - admin.list_topics().topics.keys()
+    missing = {"billing-orders", "billing-invoices"} - admin.list_topics().topics.keys()
     for created in admin.create_topics([NewTopic(each, 2) for each in missing]).values() if missing else ():
         created.result()
     command = [sys.executable, "-m", "kafkadur.cli", "gateway", "--port", "0", "--log-level", "warning"]

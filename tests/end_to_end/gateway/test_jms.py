@@ -181,7 +181,7 @@ def test_redis_is_wiped_while_clients_work(jms: Jms) -> None:
 @pytest.mark.long
 def test_the_example_project(jms: Jms, port: int, place: Place) -> None:
     """The program of the Maven project, with the same client."""
-    for topic in ("jms-orders", "jms-invoices"):
+    for topic in ("billing-orders", "billing-invoices"):
         make(place, topic)
     jms.compile(EXAMPLE)
     command = jms.program("example.Billing", url(port))

@@ -239,6 +239,10 @@ class Publication:
     called: int
     at: int | None
     outcome: str
+    topic: str = ""
+    partition: int = 0
+    #: the number of its transaction
+    transaction: int | None = None
     #: as of `Message`
     due: int | None = None
     over: int | None = None
@@ -276,6 +280,8 @@ class History:
     truth: Mapping[Place, Message] = field(default_factory=dict[Place, Message])
     dead: Sequence[DeadLetter] = ()
     published: Sequence[Publication] = ()
+    #: topics and partitions of each transaction that Kafka committed and did not mark as committed there
+    unmarked: Sequence[frozenset[tuple[str, int]]] = ()
     ends: Sequence[End] = ()
     #: operations by name and outcome
     counts: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -45,6 +46,11 @@ PLAN, FAULT_LOG, OBSERVED, INSPECTED, PUBLISHED, TRUTH, DEAD, END = (
     "end.json",
 )
 MEMBERS = "member-*.jsonl"
+#: What brokers said, also before a restart.
+BROKER_LOGS = "servers/logs/broker-*.log*"
+_UNMARKED = re.compile(
+    r"Couldn't find leader endpoint for partitions \w*\(([^)]*)\) while trying to send transaction markers"
+)
 #: What topics held that were deleted.
 TRUTHS = "truth-*.jsonl"
 
@@ -90,6 +96,7 @@ def load(folder: Path) -> History:
         truth=truth,
         dead=list(_dead(folder / DEAD, {message.digest: message.place for message in truth.values()})),
         published=published,
+        unmarked=[each for path in folder.glob(BROKER_LOGS) for each in unmarked(path)],
         ends=[End(**one | {"subscription": lives.last(one["subscription"])}) for one in end["subscriptions"]],
         counts=dict(members.counts),
         crashed=end["crashed"],
@@ -293,6 +300,16 @@ def _published(path: Path) -> Iterator[Publication]:
                 called=line["called"],
                 at=line.get("at"),
                 outcome=line["outcome"],
+                topic=line["subscription"],
+                partition=line["partition"],
+                transaction=line.get("transaction"),
                 due=line.get("due"),
                 over=line.get("over"),
             )
+
+
+def unmarked(log: Path) -> Iterator[frozenset[tuple[str, int]]]:
+    """What a broker says of each transaction whose commit it did not mark: its topics and partitions."""
+    for names in _UNMARKED.findall(log.read_text(errors="replace")):
+        parts = [name.rpartition("-") for name in names.split(", ")]
+        yield frozenset((topic, int(partition)) for topic, _, partition in parts)

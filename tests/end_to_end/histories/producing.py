@@ -66,6 +66,7 @@ class Publisher:
         self._recorder = recorder
         self._chance = random.Random(job.seed)
         self._count = 0
+        self._transactions = 0
         #: partitions of each topic
         self._partitions = {name: partitions for name, (partitions, _) in job.topics.items()}
         self._held: set[str] = set()
@@ -140,11 +141,13 @@ class Publisher:
             return [], {}
         return [(header, b"%d" % (now_ms() + ms))], {name: time.monotonic_ns() + ms * 1_000_000}
 
-    def _send(self, producer: Producer, topic: str, told: Callable[[int, object], None]) -> int:
+    def _send(
+        self, producer: Producer, topic: str, told: Callable[[int, object], None], **facts: object
+    ) -> int:
         value, key, partition = self._message(topic)
         headers, times = self._times()
         number = self._recorder.call(
-            "publish", subscription=topic, partition=partition, digest=digest(value), **times
+            "publish", subscription=topic, partition=partition, digest=digest(value), **facts, **times
         )
 
         def report(error: KafkaError | None, message: Message) -> None:
@@ -174,7 +177,11 @@ class Publisher:
         try:
             producer = self._transactional or self._new()
             producer.begin_transaction()
-            numbers += [self._send(producer, topic, offsets.__setitem__) for topic in topics]
+            self._transactions += 1
+            numbers += [
+                self._send(producer, topic, offsets.__setitem__, transaction=self._transactions)
+                for topic in topics
+            ]
             producer.flush(_FLUSH_S)
             if self._chance.random() < _ABORTED:
                 outcome = FAIL  # whatever becomes of the abort: it can never be committed

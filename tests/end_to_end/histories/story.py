@@ -57,6 +57,7 @@ class Story:
         self.truth: dict[Place, Message] = {}
         self.dead: list[DeadLetter] = []
         self.published: list[Publication] = []
+        self.unmarked: list[frozenset[tuple[str, int]]] = []
         self.crashed: dict[str, str] = {}
 
     def step(self, times: int = 1) -> int:
@@ -72,6 +73,7 @@ class Story:
         key: str = "k0",
         due: int | None = None,
         over: int | None = None,
+        transaction: int | None = None,
     ) -> Place:
         """A message is written; `due` and `over` are its times (ns)."""
         called = self.step()
@@ -79,7 +81,17 @@ class Story:
         place = Place(subscription, partition, offset)
         digest = f"{subscription}-{partition}-{offset}"
         self.truth[place] = Message(place, digest, key, due, over)
-        self.published.append(Publication(digest=digest, called=called, at=self.step(), outcome=OK))
+        self.published.append(
+            Publication(
+                digest=digest,
+                called=called,
+                at=self.step(),
+                outcome=OK,
+                topic=subscription,
+                partition=partition,
+                transaction=transaction,
+            )
+        )
         return place
 
     def attach(self, process: str, subscription: str) -> str:
@@ -240,6 +252,7 @@ class Story:
             truth=self.truth,
             dead=self.dead,
             published=self.published,
+            unmarked=self.unmarked,
             ends=[
                 End(subscription=name, backlog=0 if drained else 3, expired=0, drained=drained)
                 for name, drained in self._drained.items()

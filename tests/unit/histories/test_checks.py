@@ -12,6 +12,7 @@ from kafkadur_coordinators.interface import LeaseView, Run
 from tests.end_to_end.histories.checking import check
 from tests.end_to_end.histories.checks.fairness import waited
 from tests.end_to_end.histories.history import Lost, Place
+from tests.end_to_end.histories.loading import unmarked
 from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.recording import FAIL, OK, UNKNOWN, Recorder, read
 from tests.end_to_end.histories.story import STEP, Story
@@ -592,6 +593,24 @@ def test_planted_defect_is_found_and_named(
     story = Story("exclusive")
     plant(story, story.attach("p1", "exclusive"), story.attach("p2", "exclusive"))
     assert found(story) == named
+
+
+def test_transaction_that_kafka_committed_and_did_not_mark(tmp_path: Path) -> None:
+    """Its messages may be missing; those of a transaction on other partitions, or outside of one, may not."""
+    log = tmp_path / "broker-1.log"
+    log.write_text(
+        "INFO [Transaction Marker Channel Manager 1]: Couldn't find leader endpoint for partitions "
+        "HashSet(exclusive-1, exclusive-0) while trying to send transaction markers for histories-1, these "
+        "partitions are likely deleted already and hence can be skipped\n"
+    )
+    story = Story("exclusive")
+    story.unmarked += unmarked(log)
+    missing = [story.publish("exclusive", partition=partition, transaction=1) for partition in (0, 1)]
+    for place in missing:
+        del story.truth[place]
+    assert found(story) == set()
+    del story.truth[story.publish("exclusive", partition=1, transaction=2)]
+    assert found(story) == {("run", "truth incomplete")}
 
 
 def test_order_within_a_key() -> None:

@@ -91,11 +91,11 @@ public final class Billing {
   }
 
   private static Queue orders(Session session) throws JMSException {
-    return session.createQueue("jms-orders");
+    return session.createQueue("billing-orders");
   }
 
   private static Topic invoices(Session session) throws JMSException {
-    return session.createTopic("jms-invoices");
+    return session.createTopic("billing-invoices");
   }
 
   private Billing() {}
