@@ -1,12 +1,15 @@
 """How costs grow with the number of things there are: ``python -m benchmarks growth``.
 
 Exchanges against waiting messages, leases and members of a subscription, and against subscriptions; memory of
-a subscription in Redis; CPU and threads of a process with idle attached subscriptions; time
-to rebuild a lost Redis. Draws all of it in one chart. The servers are the embedded stack's; there is no peer.
+a subscription in Redis; CPU and threads of a process with idle attached subscriptions; bytes that members
+read from Kafka; time to rebuild a lost Redis. Draws all of it in one chart. The servers are the embedded
+stack's; there is no peer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import statistics
 import threading
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import redis
 import typer
+from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.progress import Progress
@@ -25,9 +29,11 @@ from rich.table import Table
 import kafkadur.sync
 from benchmarks import rebuild
 from benchmarks.exchanges import Taker, lay, new_address, server_ms
+from benchmarks.systems.traffic import TOLD_S, Traffic
 from kafkadur.stack import embedded
 from kafkadur.stack.kafka import quiet_admin
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_sharing.definition import SubscriptionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +45,10 @@ _WINDOW, _ROUNDS = 100, 200
 #: Partitions of a subscription whose memory is measured, and of those that are rebuilt.
 _PARTITIONS = 12
 _IDLE_S = 10.0
+#: Messages that members share, their size in bytes, keys, and seconds of work for each.
+_SHARED, _SIZE, _KEYS, _WORK_S = 8_000, 100, 1_000, 0.001
+#: Partitions that many members share.
+_MANY_PARTITIONS = 100
 #: Seconds after attaching from which on nothing is left to do.
 _SETTLED_S = 15
 _talk = Console(stderr=True)
@@ -162,6 +172,64 @@ def threads() -> int:
     return sum(1 for _ in tasks.iterdir()) if tasks.exists() else threading.active_count()
 
 
+def reading_one_partition(stack: Stack, count: int) -> dict[str, float]:
+    """Bytes that so many members of one partition read, for each byte that they are given."""
+    return _reading(stack, count, 1)
+
+
+def reading_many_partitions(stack: Stack, count: int) -> dict[str, float]:
+    """Bytes that so many members of 100 partitions read, for each byte that they are given."""
+    return _reading(stack, count, _MANY_PARTITIONS)
+
+
+def _reading(stack: Stack, members: int, partitions: int) -> dict[str, float]:
+    """Measure with a shared and a key-ordered subscription."""
+    return {
+        "shared": _read_for_one_byte(stack, SubscriptionType.SHARED, members, partitions),
+        "key-ordered": _read_for_one_byte(stack, SubscriptionType.KEY_ORDERED, members, partitions),
+    }
+
+
+def _read_for_one_byte(stack: Stack, kind: SubscriptionType, members: int, partitions: int) -> float:
+    """Bytes that all members read for each byte delivered; each member has a connection of its own."""
+    topic = f"reading-{uuid.uuid4().hex[:8]}"
+    admin = quiet_admin(stack.kafka)  # must outlive what it promises
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
+    traffic = Traffic(topic)
+    kafka = {"bootstrap.servers": stack.kafka, **traffic.settings}
+    handled = itertools.count(1)
+    done = threading.Event()
+
+    def handle(subscription: kafkadur.sync.Subscription[Any, Any]) -> None:
+        while not done.is_set():
+            delivery = subscription.receive(timeout=0.2)
+            if delivery is not None:
+                time.sleep(_WORK_S)  # the work on a message
+                delivery.ack_nowait()
+                if next(handled) >= _SHARED:
+                    done.set()
+
+    with contextlib.ExitStack() as opened:
+        threads: list[threading.Thread] = []
+        for _ in range(members):
+            connection = kafkadur.sync.connect(kafka=kafka, redis=stack.redis, namespace=topic)
+            subscription = opened.enter_context(connection).subscribe(
+                topic, type=kind, durable="all", window=_WINDOW
+            )
+            threads.append(threading.Thread(target=handle, args=(subscription,)))
+        for thread in threads:
+            thread.start()
+        producer = Producer({"bootstrap.servers": stack.kafka, "linger.ms": 20})
+        for number in range(_SHARED):
+            key = b"%d" % (number % _KEYS)
+            producer.produce(topic, bytes(_SIZE), key, partition=number % _KEYS % partitions)
+        producer.flush()
+        for thread in threads:
+            thread.join()
+        time.sleep(TOLD_S)  # until librdkafka has told all that it received
+    return traffic.received / (_SHARED * _SIZE)
+
+
 def recovery(stack: Stack, count: int) -> dict[str, float]:
     """Seconds until so many subscriptions of 12 partitions are rebuilt; and until one that is in use is."""
     del stack  # it needs servers of its own
@@ -192,6 +260,20 @@ CURVES = (
         grows=True,
     ),
     Curve("idle", "attached subscriptions", (1, 10, 50, 200, 1_000), "CPU, % of a core", idle, grows=True),
+    Curve(
+        "reading",
+        "members of one partition",
+        (1, 2, 4, 8, 16),
+        "bytes read / bytes delivered",
+        reading_one_partition,
+    ),
+    Curve(
+        "spread",
+        "members of 100 partitions",
+        (5, 10, 25, 50),
+        "bytes read / bytes delivered",
+        reading_many_partitions,
+    ),
     Curve("recovery", "subscriptions", (10, 100, 1_000, 10_000), "rebuilding, s", recovery, grows=True),
 )
 
@@ -229,7 +311,7 @@ def main(
     *,
     curves: Annotated[
         str,
-        typer.Option(help="Comma-separated: holes, leases, members, subscriptions, memory, idle, recovery."),
+        typer.Option(help=f"Comma-separated: {', '.join(curve.name for curve in CURVES)}."),
     ] = "",
     most: Annotated[int | None, typer.Option(min=1, help="Leave out larger counts.")] = None,
     chart: Annotated[Path | None, typer.Option(help="Draw a chart into this PNG or SVG file.")] = None,
