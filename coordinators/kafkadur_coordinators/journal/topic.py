@@ -415,7 +415,8 @@ class Journal:
         return consumer
 
     def _make_reader(self) -> Consumer:
-        return Consumer(self._reading(), logger=client_log)
+        # Kafka waits as long for further records before it answers that a shard has ended.
+        return Consumer({**self._reading(), "fetch.wait.max.ms": 1}, logger=client_log)
 
     def _look_after(self, consumer: Consumer, make: Callable[[], Consumer]) -> Consumer:
         """The consumer itself, or a new one if only that finds Kafka."""
