@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Self
@@ -20,6 +19,7 @@ from kafkadur.gateway.nodes import Nodes
 from kafkadur.gateway.options import GatewaySettings
 from kafkadur.gateway.temporary import TemporaryDestinations
 from kafkadur.gateway.temporary_reader import TemporaryReader
+from kafkadur.monitoring.heartbeat import Heartbeat
 from kafkadur.producer.forwarding import ForwardingProducer
 from kafkadur.settings import Settings
 from kafkadur_coordinators.topics import Topics
@@ -35,8 +35,6 @@ _HEADER_BYTES: Final = 65_536
 _MOST_TRANSACTED: Final = 500
 #: Seconds that clients have to take the end of their connections when the gateway stops.
 _STOP_S: Final = 5.0
-#: Seconds between two signs that the event loop runs.
-_BEAT_S: Final = 1.0
 
 
 class Standing(NamedTuple):
@@ -78,9 +76,7 @@ class Gateway:
         #: the connections, also those whose clients have not authenticated
         self._engines: set[Engine] = set()
         self._server: asyncio.Server | None = None
-        #: when the event loop last showed that it runs (monotonic seconds)
-        self._beat_at = time.monotonic()
-        self._beating: asyncio.TimerHandle | None = None
+        self._heartbeat = Heartbeat()
 
     @property
     def port(self) -> int:
@@ -93,7 +89,7 @@ class Gateway:
     @property
     def silent(self) -> float:
         """Seconds since the event loop last showed that it runs; any thread."""
-        return time.monotonic() - self._beat_at
+        return self._heartbeat.silent
 
     @property
     def ready(self) -> bool:
@@ -114,10 +110,6 @@ class Gateway:
             to_clients=sum(receiving for _, receiving in links),
             transacted=self.transacted.taken,
         )
-
-    def _beat(self) -> None:
-        self._beat_at = time.monotonic()
-        self._beating = asyncio.get_running_loop().call_later(_BEAT_S, self._beat)
 
     # -- what a connection uses
 
@@ -174,7 +166,7 @@ class Gateway:
         await self.close()
 
     async def _open(self) -> None:
-        self._beat()
+        self._heartbeat.start()
         settings, options = self._settings, self.options
         self._host = Connection(settings)
         await self._host.open()
@@ -224,8 +216,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Refuse further clients, end the connections, and disconnect. Never raises for a client."""
-        if self._beating is not None:
-            self._beating.cancel()
+        self._heartbeat.stop()
         if self._server is not None:
             self._server.close()
         with contextlib.suppress(TimeoutError):

@@ -23,6 +23,7 @@ from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.handlers.arguments import with_arguments
+from kafkadur.monitoring.heartbeat import Heartbeat
 from kafkadur.settings import Settings
 from kafkadur.worker.app import App, Declared
 from kafkadur.worker.calling import callable_in_loop
@@ -50,8 +51,6 @@ _PASSING = (CoordinatorUnavailable, StateLost, LeaseLost)
 _FIRST_WAIT_S = 0.25
 #: Wait before a new connection after another process took over the client id, seconds.
 _DISPLACED_WAIT_S = 1.0
-#: Interval at which the loop shows that it runs, seconds.
-_BEAT_S = 0.5
 #: The longest time between the deadline and the return of the last message, seconds.
 _LAST_S = 3.0
 
@@ -113,7 +112,7 @@ class Worker:
         self.serving: Sequence[Serving] = tuple(Serving(declared) for declared in app.declared)
         self._stop = asyncio.Event()
         self._stop_at: float | None = None
-        self._beat = time.monotonic()
+        self._heartbeat = Heartbeat()
         self._on_stop: Callable[[], None] = lambda: None
         self._entering: asyncio.Timeout | None = None
         #: distributed topics on the present connection, by the identity of the topic
@@ -145,7 +144,7 @@ class Worker:
     @property
     def silent(self) -> float:
         """Seconds since the loop last showed that it runs; they grow while a handler blocks it."""
-        return time.monotonic() - self._beat
+        return self._heartbeat.silent
 
     # -- running
 
@@ -169,7 +168,7 @@ class Worker:
         finished by the deadline are given back, not counted as an attempt.
         """
         self._on_stop = on_stop
-        beating = asyncio.ensure_future(self._beats())
+        self._heartbeat.start()
         try:
             while (connection := await self._connected()) is not None:
                 try:
@@ -179,14 +178,9 @@ class Worker:
                     self._tell(self.serving, State.STANDING_BY, error)
                     await self._pause(_DISPLACED_WAIT_S)
         finally:
-            beating.cancel()
+            self._heartbeat.stop()
             for serving in self.serving:
                 serving.state = State.ENDED
-
-    async def _beats(self) -> None:
-        while True:
-            self._beat = time.monotonic()
-            await asyncio.sleep(_BEAT_S)
 
     async def _connected(self) -> Connection | None:
         """Return an open connection; None if the worker was stopped before."""
