@@ -28,10 +28,12 @@ _log = logging.getLogger("kafkadur.readers")
 
 #: Records asked for in one call, unless the receiver says it.
 AT_ONCE = 2_000
-#: Longest time a call waits for records, seconds: commands wait as long.
+#: Longest time a call waits for records, seconds. Commands wait as long for confluent-kafka's client.
 WAIT = 0.05
 #: Longest time to wait for a broker that knows the topic's leaders, seconds.
 _FIND_LEADERS = 1.0
+#: Longest time for which the Consumer is not made because there is nothing to read yet, seconds.
+_FIRST_WORK_S = 0.2
 #: Longest wait for where a partition begins and ends, seconds.
 WATERMARKS = 10.0
 #: Seconds after which a warning says again that Kafka does not answer.
@@ -145,7 +147,10 @@ class KafkaThread:
         self._commands: deque[Callable[[Consumer], None]] = deque()
         self._work = Flag()
         self._closing = False
+        #: whether the leaders of the topic are known, or were asked for
         self._found = False
+        #: whether nothing was read since the Consumer was made
+        self._just_made = True
         self._monotonic = monotonic
         #: when Kafka was last heard, or asked
         self._heard_at = 0.0
@@ -187,9 +192,10 @@ class KafkaThread:
         self.interrupt()
 
     def interrupt(self) -> None:
-        """End the waiting of another thread for records, if one waits in place of this one."""
+        """End the waiting of a thread for records, if the client can do that. Any thread."""
 
     def _main(self) -> None:
+        self._work.wait(_FIRST_WORK_S)
         try:
             self._consumer = self._make()
         except Exception as error:  # noqa: BLE001 - any error: a thread must not end without notice
@@ -356,13 +362,18 @@ class KafkaThread:
             self._commands.popleft()(consumer)
 
     def _find_leaders(self, consumer: Consumer) -> None:
-        """Ask for the leaders of the topic, right after the first assignment.
+        """Ask for the leaders of the topic, after the first assignment.
 
-        librdkafka asks by itself only if it connects later than that, else once a second.
+        librdkafka asks by itself if it connects later than that, else once a second. So a Consumer is made
+        when there is something to read, and asked only if it brings nothing: the question may wait for
+        another connection, 25 ms after the first one, and until then nothing is read.
         """
-        if self._found:
-            return
-        self._found = True
+        if not self._found:
+            self._found = True
+            self._ask_for_leaders(consumer)
+
+    def _ask_for_leaders(self, consumer: Consumer) -> None:
+        """Ask Kafka, and wait for the answer; the client keeps it."""
         try:
             consumer.list_topics(self._topic, timeout=_FIND_LEADERS)
         except KafkaException as error:

@@ -62,7 +62,9 @@ class RangeFetcher(KafkaThread):
         self._starts[partition] = TopicPartition(self._topic, partition, start)
         self._heard_at = self._monotonic()  # until now Kafka had nothing to answer
         self._consumer.incremental_assign([self._starts[partition]])
-        self._find_leaders(self._consumer)
+        if not self._just_made:
+            self._find_leaders(self._consumer)
+        self._just_made = False
         reached = start
         try:
             while not self._closing:
@@ -73,8 +75,10 @@ class RangeFetcher(KafkaThread):
                     messages = [] if message is None else [message]
                 self._reader_log.check_topic(self._member.display)
                 if messages:
+                    self._found = True
                     self._heard()
                 else:
+                    self._find_leaders(consumer)
                     self._look_after()
                 records, reached, gone = self._sort_out(messages, reached)
                 if gone is not None:

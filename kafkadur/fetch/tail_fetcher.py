@@ -100,10 +100,10 @@ class TailFetcher(KafkaThread):
         self._turn = ReadingTurn(monotonic)
         #: whether the thread of this reader waits because the member has records enough
         self._held_back = False
-        #: ends a call of the client that waits for records; None: no other thread can read
+        #: ends a call of the client that waits for records; None: nothing can, and no other thread can read
         self._wake: Callable[[], None] | None = None
-        #: whether a thread of the application waits in such a call
-        self._waits_inline = False
+        #: whether the thread of this reader waits in such a call, and whether one of the application does
+        self._waits = self._waits_inline = False
         #: records and events as `read` added them, which the member does not have yet
         self._arrived: list[Message] = []
         #: those that a thread of the application has left to this one; its error
@@ -225,7 +225,8 @@ class TailFetcher(KafkaThread):
         if self._commands:
             self._busy_at = self._monotonic()
             self._obey(consumer)
-            self._find_leaders(consumer)
+            if not self._just_made:
+                self._find_leaders(consumer)
         self._find_ends()
         consumer = self._consumer
         self._mirror()
@@ -233,17 +234,34 @@ class TailFetcher(KafkaThread):
             self._closing = True
             return 0.0
         if not self._followed:
+            self._stand_by(consumer)
             return WAIT
         self._held_back = True  # before the look: room that there is from now on ends the waiting
         if member.has_enough:
             return _FOR_ROOM
         self._held_back = False
-        read(consumer, member.at_once, WAIT, self._arrived)
-        if self._arrived:
-            self._take(consumer)
-        else:
-            self._look_after()
+        self._read(consumer)
         return 0.0
+
+    def _stand_by(self, consumer: Consumer) -> None:
+        """Connect to Kafka while there is nothing to read, to read at once later."""
+        if self._just_made:
+            self._just_made = False
+            self._ask_for_leaders(consumer)
+
+    def _read(self, consumer: Consumer) -> None:
+        """Wait for records, and give them to the member."""
+        self._waits = True
+        # Commands are looked for after that: each that comes from now on ends the waiting.
+        pause = 0.0 if self._commands or self._closing else WAIT
+        read(consumer, self._member.at_once, pause, self._arrived)
+        self._waits = self._just_made = False
+        if self._arrived:
+            self._found = True
+            self._take(consumer)
+        elif not (self._commands or self._closing):
+            self._find_leaders(consumer)
+            self._look_after()
 
     def _parks(self) -> bool:
         """Whether another reader has taken over all partitions of this one, which stands at their ends."""
@@ -364,9 +382,9 @@ class TailFetcher(KafkaThread):
             self._work.set()
 
     def interrupt(self) -> None:
-        """End the waiting of a thread in `read_inline`. Any thread."""
+        """End the waiting of a thread for records. Any thread."""
         wake = self._wake
-        if self._waits_inline and wake is not None:
+        if wake is not None and (self._waits or self._waits_inline):
             wake()
 
     def _has_duties(self) -> bool:
