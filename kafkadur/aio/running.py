@@ -1,7 +1,7 @@
 """One `run` of a subscription: parallel handlers, order by key, rate limit and circuit breaker.
 
-`kafkadur/handlers/limits.py` and `kafkadur/handlers/key_queue.py` decide which handler may begin; this module
-waits for it.
+`kafkadur/handlers/limits.py` and `kafkadur/handlers/order_by_key.py` decide which handler may begin; this
+module waits for it.
 `kafkadur/sync/running.py` is generated from this file.
 """
 
@@ -19,7 +19,6 @@ from kafkadur.consumer.member import Member
 from kafkadur.events import Event
 from kafkadur.handlers.arguments import with_arguments
 from kafkadur.handlers.failures import FailureDetail, check_detail, describe
-from kafkadur.handlers.key_queue import HandlerKeyQueue
 from kafkadur.handlers.limits import (
     Breaker,
     BreakerState,
@@ -28,6 +27,7 @@ from kafkadur.handlers.limits import (
     TokenBucket,
     check_limits,
 )
+from kafkadur.handlers.order_by_key import HandlerKeyQueue
 from kafkadur.handlers.results import Reject, check_handler
 from kafkadur.handlers.retries import Retries, says_nothing
 from kafkadur.message.tracing import processing

@@ -24,7 +24,7 @@ from kafkadur.aio.waiting import Breath, ClosingContext, Signal, flattened, in_t
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction, record_of
 from kafkadur.consumer.delivery import Delivery as AnyDelivery
-from kafkadur.consumer.handed import deal, pure_deal
+from kafkadur.consumer.delivery_path import deal, pure_deal
 from kafkadur.durations import seconds
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit

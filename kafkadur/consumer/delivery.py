@@ -16,7 +16,7 @@ from confluent_kafka import Message
 from typing_extensions import TypeVar
 
 from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, RELEASE_SENT, RELEASED, UNSETTLED, Chunk
-from kafkadur.consumer.handed import Handed, deal
+from kafkadur.consumer.delivery_path import Handed, deal
 from kafkadur.fetch.buffer import Records
 from kafkadur.fetch.native import as_message, values
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode

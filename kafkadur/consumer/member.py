@@ -17,11 +17,11 @@ from kafkadur.consumer.answers import Answers
 from kafkadur.consumer.chunk import Chunk
 from kafkadur.consumer.composer import Composer
 from kafkadur.consumer.confirmations import LEFT
+from kafkadur.consumer.delivery_path import sift
 from kafkadur.consumer.dispatcher import Block
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.consumer.flow import Flow
 from kafkadur.consumer.gaps import Gaps
-from kafkadur.consumer.handed import sift
 from kafkadur.consumer.hindrances import Hindrances
 from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag

@@ -17,7 +17,7 @@ cdef class Marks:
 @cython.no_gc
 @cython.auto_pickle(False)  # a copy of the fields would not be counted
 cdef class Handed:
-    """As `kafkadur.consumer.handed.PureHanded`, compiled."""
+    """As `kafkadur.consumer.delivery_path.PureHanded`, compiled."""
 
     cdef public object _chunk
     cdef public Py_ssize_t _index
@@ -140,7 +140,7 @@ cdef class _Deal:
 
 
 def deal(type made, chunk, Py_ssize_t start, Py_ssize_t end):
-    """As `kafkadur.consumer.handed.pure_deal`, compiled; `made` is a class derived from `Handed`."""
+    """As `kafkadur.consumer.delivery_path.pure_deal`, compiled; `made` is a class derived from `Handed`."""
     cdef _Deal deliveries = _Deal()
     # a class that makes its objects in another way is called, and not only derived
     if not issubclass(made, Handed) or (<PyTypeObject *>made).tp_new != (<PyTypeObject *>Handed).tp_new:
@@ -161,7 +161,7 @@ def deal(type made, chunk, Py_ssize_t start, Py_ssize_t end):
 
 @cython.final
 cdef class Sift:
-    """As `kafkadur.consumer.handed.pure_sift`, compiled."""
+    """As `kafkadur.consumer.delivery_path.pure_sift`, compiled."""
 
     cdef object _block
     cdef Marks _marks

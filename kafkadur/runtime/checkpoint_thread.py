@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kafkadur.consumer.chunk import Chunk, Confirmation
-from kafkadur.runtime.apart import NodesApart
 from kafkadur.runtime.waiters import RETRY, Asker, Wait, Waiters
+from kafkadur.runtime.work_by_node import WorkByNode
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Inspection
 from kafkadur_coordinators.journal import checkpoints
 from kafkadur_coordinators.journal.checkpoints import WRITER_MS
@@ -121,7 +121,7 @@ class CheckpointThread:
         self._journal: Journal | None = None
         self._waiters = waiters(self._awaited)
         self._rebuild = rebuild
-        self._nodes = NodesApart()
+        self._nodes = WorkByNode()
         #: subscriptions that are to be rebuilt: the journal has this later incarnation than Redis
         self._outdated: dict[SubscriptionKey, int] = {}
         self._writer = uuid.uuid4().hex[:12]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from kafkadur.consumer.chunk import Chunk, Confirmation
-from kafkadur.runtime.apart import NodesApart
+from kafkadur.runtime.work_by_node import WorkByNode
 from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.redis.cluster import Place
@@ -129,7 +129,7 @@ class Waiters:
         self._on_journal = on_journal
         self._make_coordinator = coordinator
         self._coordinator: RedisCoordinator | None = None
-        self._nodes = NodesApart()
+        self._nodes = WorkByNode()
         self._replicas = replicas
         self._patience = patience
         self._lock = threading.Lock()

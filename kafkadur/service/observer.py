@@ -19,7 +19,7 @@ from kafkadur.admin.subscription_info import SubscriptionInfo, handled_key, with
 from kafkadur.admin.topics import TopicAdmin
 from kafkadur.service.ids import id_of
 from kafkadur.service.series import Age, Ends, Sample, Series
-from kafkadur.service.words import words
+from kafkadur.service.state_words import words
 from kafkadur.settings import Settings
 from kafkadur_sharing.errors import IllegalState, InternalError, KafkadurError
 

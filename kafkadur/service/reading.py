@@ -37,7 +37,7 @@ from kafkadur.service.dependencies import ANSWERS, Id, Operator, TheBackend, Vie
 from kafkadur.service.errors import Trouble, trouble
 from kafkadur.service.observer import Entry
 from kafkadur.service.series import Sample
-from kafkadur.service.words import words
+from kafkadur.service.state_words import words
 from kafkadur_sharing.errors import IllegalState, InvalidDestination
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.selector import parse_selector

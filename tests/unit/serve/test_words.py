@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kafkadur.admin.subscription_info import PartitionInfo, SubscriptionInfo
-from kafkadur.service.words import words
+from kafkadur.service.state_words import words
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey

@@ -12,7 +12,7 @@ from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 T = TypeVar("T")
 
 
-class NodesApart:
+class WorkByNode:
     """Does work for all nodes together, and for each node alone after it failed, until it succeeds again."""
 
     def __init__(self) -> None:

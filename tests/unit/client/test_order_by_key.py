@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kafkadur.handlers.key_queue import HandlerKeyQueue
+from kafkadur.handlers.order_by_key import HandlerKeyQueue
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafkadur.consumer import handed, marks
+from kafkadur.consumer import delivery_path, marks
 from kafkadur.consumer.chunk import ACKED, FRESH, HANDED, SENT
 from kafkadur.native import choice
 
@@ -23,7 +23,7 @@ class Refused(Exception):
 
 def delivery_class(way: str) -> Any:
     """Return a class of deliveries that is made in this way."""
-    base: Any = handed.PureHanded if way == "plain" else handed.Handed
+    base: Any = delivery_path.PureHanded if way == "plain" else delivery_path.Handed
     return type("Delivery", (base,), {"__slots__": (), "_refuse": refuse})
 
 
@@ -65,7 +65,7 @@ def test_acknowledging(way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_deliveries_are_made_one_after_the_other(way: str) -> None:
     chunk = Chunk(bytes((HANDED,)) * 6)
-    deal: Any = handed.pure_deal if way == "plain" else handed.deal
+    deal: Any = delivery_path.pure_deal if way == "plain" else delivery_path.deal
     made, left = deal(delivery_class(way), chunk, 2, 5)
     assert length_hint(left) == 3
     first = next(made)
@@ -92,7 +92,7 @@ def test_a_copy_is_another_delivery_of_the_same_record(way: str) -> None:
 @pytest.mark.skipif(not choice.is_native(), reason="not built")
 def test_only_deliveries_are_dealt() -> None:
     with pytest.raises(TypeError):
-        handed.deal(int, Chunk(b"\0"), 0, 1)  # type: ignore[arg-type]  # that is the test
+        delivery_path.deal(int, Chunk(b"\0"), 0, 1)  # type: ignore[arg-type]  # that is the test
 
 
 def sifting(
@@ -101,7 +101,7 @@ def sifting(
     """Return an iterator over a block, and the marks that it looks at."""
     seen: Any = marks.PureMarks() if way == "plain" else marks.Marks()
     seen.losses = 3
-    sift: Any = handed.pure_sift if way == "plain" else handed.sift
+    sift: Any = delivery_path.pure_sift if way == "plain" else delivery_path.sift
     return sift(block, seen, 3, stale), seen
 
 
