@@ -147,7 +147,7 @@ class KafkaThread:
         self._commands: deque[Callable[[Consumer], None]] = deque()
         self._work = Flag()
         self._closing = False
-        #: whether the leaders of the topic are known, or were asked for
+        #: whether the leaders of the topic were asked for
         self._found = False
         #: whether nothing was read since the Consumer was made
         self._just_made = True
@@ -175,7 +175,7 @@ class KafkaThread:
         """Have the thread close its Consumer and end; returns at once."""
         self._closing = True
         self._work.set()
-        self.interrupt()
+        self._wake_up()
 
     def join(self, timeout: float) -> bool:
         """Wait at most `timeout` seconds for the end of the thread, after `stop`; returns whether it ended.
@@ -189,9 +189,9 @@ class KafkaThread:
     def _put(self, command: Callable[[Consumer], None]) -> None:
         self._commands.append(command)
         self._work.set()
-        self.interrupt()
+        self._wake_up()
 
-    def interrupt(self) -> None:
+    def _wake_up(self) -> None:
         """End the waiting of a thread for records, if the client can do that. Any thread."""
 
     def _main(self) -> None:
@@ -365,15 +365,12 @@ class KafkaThread:
         """Ask for the leaders of the topic, after the first assignment.
 
         librdkafka asks by itself if it connects later than that, else once a second. So a Consumer is made
-        when there is something to read, and asked only if it brings nothing: the question may wait for
+        when there is something to read, and asked only if no answer has come: the question may wait for
         another connection, 25 ms after the first one, and until then nothing is read.
         """
-        if not self._found:
-            self._found = True
-            self._ask_for_leaders(consumer)
-
-    def _ask_for_leaders(self, consumer: Consumer) -> None:
-        """Ask Kafka, and wait for the answer; the client keeps it."""
+        if self._found or self._reader_log.partitions:
+            return
+        self._found = True
         try:
             consumer.list_topics(self._topic, timeout=_FIND_LEADERS)
         except KafkaException as error:

@@ -75,7 +75,6 @@ class RangeFetcher(KafkaThread):
                     messages = [] if message is None else [message]
                 self._reader_log.check_topic(self._member.display)
                 if messages:
-                    self._found = True
                     self._heard()
                 else:
                     self._find_leaders(consumer)

@@ -234,7 +234,7 @@ class TailFetcher(KafkaThread):
             self._closing = True
             return 0.0
         if not self._followed:
-            self._stand_by(consumer)
+            self._just_made = False
             return WAIT
         self._held_back = True  # before the look: room that there is from now on ends the waiting
         if member.has_enough:
@@ -243,25 +243,21 @@ class TailFetcher(KafkaThread):
         self._read(consumer)
         return 0.0
 
-    def _stand_by(self, consumer: Consumer) -> None:
-        """Connect to Kafka while there is nothing to read, to read at once later."""
-        if self._just_made:
-            self._just_made = False
-            self._ask_for_leaders(consumer)
-
     def _read(self, consumer: Consumer) -> None:
         """Wait for records, and give them to the member."""
         self._waits = True
         # Commands are looked for after that: each that comes from now on ends the waiting.
         pause = 0.0 if self._commands or self._closing else WAIT
         read(consumer, self._member.at_once, pause, self._arrived)
-        self._waits = self._just_made = False
+        self._waits = False
         if self._arrived:
-            self._found = True
+            self._just_made = False
             self._take(consumer)
-        elif not (self._commands or self._closing):
+            return
+        if not (self._commands or self._closing):  # else it has not waited long enough to say so
+            self._just_made = False
             self._find_leaders(consumer)
-            self._look_after()
+        self._look_after()
 
     def _parks(self) -> bool:
         """Whether another reader has taken over all partitions of this one, which stands at their ends."""
@@ -382,7 +378,12 @@ class TailFetcher(KafkaThread):
             self._work.set()
 
     def interrupt(self) -> None:
-        """End the waiting of a thread for records. Any thread."""
+        """End the waiting of a thread in `read_inline`. Any thread."""
+        wake = self._wake
+        if self._waits_inline and wake is not None:
+            wake()
+
+    def _wake_up(self) -> None:
         wake = self._wake
         if wake is not None and (self._waits or self._waits_inline):
             wake()
