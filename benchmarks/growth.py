@@ -47,8 +47,6 @@ _PARTITIONS = 12
 _IDLE_S = 10.0
 #: Messages that members share, their size in bytes, keys, and seconds of work for each.
 _SHARED, _SIZE, _KEYS, _WORK_S = 8_000, 100, 1_000, 0.001
-#: Partitions that many members share.
-_MANY_PARTITIONS = 100
 #: Seconds after attaching from which on nothing is left to do.
 _SETTLED_S = 15
 _talk = Console(stderr=True)
@@ -172,29 +170,19 @@ def threads() -> int:
     return sum(1 for _ in tasks.iterdir()) if tasks.exists() else threading.active_count()
 
 
-def reading_one_partition(stack: Stack, count: int) -> dict[str, float]:
+def reading(stack: Stack, count: int) -> dict[str, float]:
     """Bytes that so many members of one partition read, for each byte that they are given."""
-    return _reading(stack, count, 1)
-
-
-def reading_many_partitions(stack: Stack, count: int) -> dict[str, float]:
-    """Bytes that so many members of 100 partitions read, for each byte that they are given."""
-    return _reading(stack, count, _MANY_PARTITIONS)
-
-
-def _reading(stack: Stack, members: int, partitions: int) -> dict[str, float]:
-    """Measure with a shared and a key-ordered subscription."""
     return {
-        "shared": _read_for_one_byte(stack, SubscriptionType.SHARED, members, partitions),
-        "key-ordered": _read_for_one_byte(stack, SubscriptionType.KEY_ORDERED, members, partitions),
+        "shared": _read_for_one_byte(stack, SubscriptionType.SHARED, count),
+        "key-ordered": _read_for_one_byte(stack, SubscriptionType.KEY_ORDERED, count),
     }
 
 
-def _read_for_one_byte(stack: Stack, kind: SubscriptionType, members: int, partitions: int) -> float:
+def _read_for_one_byte(stack: Stack, kind: SubscriptionType, members: int) -> float:
     """Bytes that all members read for each byte delivered; each member has a connection of its own."""
     topic = f"reading-{uuid.uuid4().hex[:8]}"
     admin = quiet_admin(stack.kafka)  # must outlive what it promises
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
     traffic = Traffic(topic)
     kafka = {"bootstrap.servers": stack.kafka, **traffic.settings}
     handled = itertools.count(1)
@@ -222,7 +210,7 @@ def _read_for_one_byte(stack: Stack, kind: SubscriptionType, members: int, parti
         producer = Producer({"bootstrap.servers": stack.kafka, "linger.ms": 20})
         for number in range(_SHARED):
             key = b"%d" % (number % _KEYS)
-            producer.produce(topic, bytes(_SIZE), key, partition=number % _KEYS % partitions)
+            producer.produce(topic, bytes(_SIZE), key)
         producer.flush()
         for thread in threads:
             thread.join()
@@ -263,16 +251,9 @@ CURVES = (
     Curve(
         "reading",
         "members of one partition",
-        (1, 2, 4, 8, 16),
+        (1, 2, 4, 8),
         "bytes read / bytes delivered",
-        reading_one_partition,
-    ),
-    Curve(
-        "spread",
-        "members of 100 partitions",
-        (5, 10, 25, 50),
-        "bytes read / bytes delivered",
-        reading_many_partitions,
+        reading,
     ),
     Curve("recovery", "subscriptions", (10, 100, 1_000, 10_000), "rebuilding, s", recovery, grows=True),
 )
