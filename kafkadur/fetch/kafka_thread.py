@@ -32,7 +32,7 @@ AT_ONCE = 2_000
 WAIT = 0.05
 #: Longest time to wait for a broker that knows the topic's leaders, seconds.
 _FIND_LEADERS = 1.0
-#: Longest time for which the Consumer is not made because there is nothing to read yet, seconds.
+#: Longest time to wait for the first command before the Consumer is made, seconds.
 _FIRST_WORK_S = 0.2
 #: Longest wait for where a partition begins and ends, seconds.
 WATERMARKS = 10.0
@@ -149,7 +149,7 @@ class KafkaThread:
         self._closing = False
         #: whether the leaders of the topic were asked for
         self._found = False
-        #: whether nothing was read since the Consumer was made
+        #: whether the Consumer was made just now: it asks for leaders when it connects
         self._just_made = True
         self._monotonic = monotonic
         #: when Kafka was last heard, or asked

@@ -100,7 +100,7 @@ class TailFetcher(KafkaThread):
         self._turn = ReadingTurn(monotonic)
         #: whether the thread of this reader waits because the member has records enough
         self._held_back = False
-        #: ends a call of the client that waits for records; None: nothing can, and no other thread can read
+        #: ends a call of the client that waits for records; None: there is no way, and no other thread reads
         self._wake: Callable[[], None] | None = None
         #: whether the thread of this reader waits in such a call, and whether one of the application does
         self._waits = self._waits_inline = False
@@ -379,9 +379,8 @@ class TailFetcher(KafkaThread):
 
     def interrupt(self) -> None:
         """End the waiting of a thread in `read_inline`. Any thread."""
-        wake = self._wake
-        if self._waits_inline and wake is not None:
-            wake()
+        if self._waits_inline:
+            self._wake_up()
 
     def _wake_up(self) -> None:
         wake = self._wake

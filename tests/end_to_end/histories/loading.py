@@ -309,7 +309,7 @@ def _published(path: Path) -> Iterator[Publication]:
 
 
 def unmarked(log: Path) -> Iterator[frozenset[tuple[str, int]]]:
-    """What a broker says of each transaction whose commit it did not mark: its topics and partitions."""
+    """Yield the topics and partitions of each transaction whose commit the broker did not mark."""
     for names in _UNMARKED.findall(log.read_text(errors="replace")):
         parts = [name.rpartition("-") for name in names.split(", ")]
         yield frozenset((topic, int(partition)) for topic, _, partition in parts)

@@ -11,6 +11,7 @@ import pytest
 
 import kafkadur.sync
 from kafkadur import InternalError
+from kafkadur.fetch import tail_fetcher
 from kafkadur.native.choice import is_native
 from kafkadur.runtime.stages import Stage
 from kafkadur_sharing.definition import TypeName
@@ -139,6 +140,19 @@ def test_a_time_out_is_kept(place: Place) -> None:
         assert subscription.receive(timeout=0.3) is None
         assert time.monotonic() - began >= 0.3
         assert subscription.statistics()["compiled"] == 1
+
+
+def test_a_command_ends_the_wait_of_a_reader(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the reader would wait for records longer than this test may take."""
+    monkeypatch.setattr(tail_fetcher, "WAIT", 10 * LIMIT_S)
+    with place.connect_sync() as connection:
+        subscription = connection.subscribe(place.topic([1]), durable="d", start="earliest")
+        receive(subscription).ack()
+        assert subscription.receive(timeout=0.2) is None  # at the end of the log: nothing more comes
+        tail = tail_of(cast("Any", connection), cast("Any", subscription))
+        wait_until(lambda: tail._waits, "the reader waits for records")  # noqa: SLF001 - nothing else shows it
+        subscription.close()
+        assert tail.join(0)
 
 
 def test_a_defect_in_the_thread_of_the_application_ends_the_member_not_the_message(place: Place) -> None:
