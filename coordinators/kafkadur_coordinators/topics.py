@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
     OFFSET_INVALID,
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.client_settings import without_statistics
@@ -46,7 +47,7 @@ _ELECTING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError._NOENT,  # noqa: SLF001 - the library's name for it: "No leaders found", right after a restart
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the library's name for it: no partition has a leader
 )
 #: Errors that say that no broker answered.
 _SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001 - the library's name for it
@@ -82,6 +83,11 @@ def floor_metadata(subscription_id: str, epoch: int, topic_id: str) -> str:
     return f"kafkadur;1;{subscription_id};{epoch};{topic_id}"
 
 
+def asking_group(namespace: str) -> str:
+    """Name of the group under which clients of a namespace ask for offsets."""
+    return f"kafkadur:{namespace}:topics"
+
+
 def known(offsets: dict[int, int]) -> dict[int, int]:
     """Return the offsets that Kafka's client answered, by partition, if it knows all of them.
 
@@ -96,8 +102,13 @@ def known(offsets: dict[int, int]) -> dict[int, int]:
 class Topics:
     """Questions to Kafka about topics. Methods raise `KafkaUnavailable` when it does not answer in time."""
 
-    def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
-        """`kafka` is confluent configuration; `timeout` in seconds. Raises `IllegalState` for a wrong one."""
+    def __init__(
+        self, kafka: Mapping[str, Any], *, timeout: float = 15.0, group: str = "kafkadur:topics"
+    ) -> None:
+        """`kafka` is confluent configuration; `timeout` in seconds. Raises `IllegalState` for a wrong one.
+
+        `group` is for Consumers that ask for offsets: each needs a group's name, and commits nothing.
+        """
         self._refusals = Refusals(kafka.get("error_cb"))
         self._config: dict[str, Any] = {
             **_ASKING,
@@ -105,6 +116,7 @@ class Topics:
             "error_cb": self._refusals,
         }
         self._timeout = timeout
+        self._group = group
         self._admin: AdminClient | None = self._make()
         self._pid = os.getpid()
 
@@ -252,27 +264,46 @@ class Topics:
         The end is behind the last stable offset; if not `stable`, behind all that is written, what open
         transactions hold included.
         """
-        spec = cast("OffsetSpec", OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest())
-        request = {TopicPartition(topic, partition): spec for partition in range(partitions)}
-        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-        return self._offsets(request, level)
+        timestamp = OFFSET_BEGINNING if where == "earliest" else OFFSET_END
+        return self._offsets(topic, partitions, timestamp, stable=stable)
 
     def offsets_at(self, topic: str, partitions: int, timestamp: int) -> dict[int, int]:
         """First offset of each partition at or after a time (ms since the epoch); else its end."""
-        request: dict[TopicPartition, OffsetSpec] = {
-            TopicPartition(topic, partition): OffsetSpec.for_timestamp(timestamp)
-            for partition in range(partitions)
-        }
-        found = self._offsets(request, IsolationLevel.READ_UNCOMMITTED)
+        found = self._offsets(topic, partitions, timestamp, stable=False)
         ends = self.offsets(topic, partitions, "latest")
         return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
-    def _offsets(self, request: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> dict[int, int]:
-        def question(admin: AdminClient, seconds: float) -> dict[int, int]:
-            futures = admin.list_offsets(request, isolation_level=level, request_timeout=seconds)
-            return known({tp.partition: future.result(seconds).offset for tp, future in futures.items()})
+    def _offsets(self, topic: str, partitions: int, timestamp: int, *, stable: bool) -> dict[int, int]:
+        """First offset of each partition at or after a time; -1: there is none.
+
+        `timestamp` in ms since the epoch, or `OFFSET_BEGINNING` or `OFFSET_END`, which stand for both ends.
+        """
+        wanted = [TopicPartition(topic, partition, timestamp) for partition in range(partitions)]
+
+        def question(_: AdminClient, seconds: float) -> dict[int, int]:
+            found = self._find_offsets(wanted, seconds, stable=stable)
+            for place in found:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+            return known({place.partition: place.offset for place in found})
 
         return self._answer(question)
+
+    def _find_offsets(
+        self, wanted: list[TopicPartition], seconds: float, *, stable: bool
+    ) -> list[TopicPartition]:
+        """Ask once; each place has its own error. Raises `KafkaException` if there is no answer.
+
+        The admin request for it is not used: librdkafka may free its memory twice
+        (docs/internals/reliability.md).
+        """
+        level = "read_committed" if stable else "read_uncommitted"
+        with self._of_group(self._group, level) as consumer:
+            try:
+                return consumer.offsets_for_times(wanted, timeout=seconds)
+            except KafkaException:
+                consumer.poll(0)  # it tells of refusals only then
+                raise
 
     def floors(self, group: str, topic: str, partitions: int, metadata: str) -> dict[int, int]:
         """Mirrored floors whose metadata is exactly `metadata`; partitions without one are left out."""
@@ -327,14 +358,15 @@ class Topics:
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     @contextmanager
-    def _of_group(self, group: str) -> Generator[Consumer]:
+    def _of_group(self, group: str, isolation: str = "read_uncommitted") -> Generator[Consumer]:
         """A Consumer that speaks for a group and does not become a member of it.
 
         The admin requests for offsets of groups are not used: if one times out before the group's coordinator
-        is found, librdkafka ends the process as soon as that is (docs/internals/reliability.md).
+        is found, librdkafka ends the process as soon as that is (docs/internals/reliability.md). With the
+        default `isolation`, offsets that transactions may still change count, too.
         """
         config = {**self._config, "group.id": group, "enable.auto.commit": False}
-        config["isolation.level"] = "read_uncommitted"  # what transactions may still change counts, too
+        config["isolation.level"] = isolation
         config["reconnect.backoff.ms"] = 1  # the first one is waited before the coordinator is asked, too
         consumer = Consumer(config, logger=client_log)
         try:

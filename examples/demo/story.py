@@ -11,10 +11,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import kafkadur.sync
 from examples.demo.chaos import Chaos, missing
@@ -191,11 +191,12 @@ def send(
 
 def end_offsets(address: str) -> dict[int, int]:
     """Partition -> end offset, asked of Kafka itself."""
-    kafka = AdminClient({"bootstrap.servers": address}, logger=client_log)
-    latest = cast("OffsetSpec", OffsetSpec.latest())  # its stub forgets that there always is one
-    wanted = {TopicPartition(TOPIC, partition): latest for partition in range(PARTITIONS)}
-    answers = kafka.list_offsets(wanted, request_timeout=_KAFKA_S)
-    return {place.partition: answer.result(_KAFKA_S).offset for place, answer in answers.items()}
+    asking = Consumer({"bootstrap.servers": address, "group.id": "demo"}, logger=client_log)
+    try:
+        places = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+        return {place.partition: asking.get_watermark_offsets(place, _KAFKA_S)[1] for place in places}
+    finally:
+        asking.close()
 
 
 # --- audit --------------------------------------------------------------------------------------------------

@@ -7,17 +7,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
-    OffsetSpec,
     ResourceType,
 )
 
+from kafkadur_coordinators.lost_brokers import SILENT_S
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkaUnavailable
 from kafkadur_sharing.names import validate_topic
@@ -185,33 +191,20 @@ class TopicAdmin(Topics):
         if not places:
             return dict.fromkeys(topics, 0)
 
-        def ask(spec: OffsetSpec) -> dict[tuple[str, int], int | None]:
-            request = {TopicPartition(name, partition): spec for name, partition in places}
+        def ask(timestamp: int) -> dict[tuple[str, int], int | None]:
+            wanted = [TopicPartition(name, partition, timestamp) for name, partition in places]
+            try:
+                found = self._find_offsets(wanted, min(self._timeout, SILENT_S), stable=True)
+            except KafkaException:
+                return dict.fromkeys(places)
+            return {(tp.topic, tp.partition): None if tp.error else tp.offset for tp in found}
 
-            def question(admin: AdminClient, seconds: float) -> dict[tuple[str, int], int | None]:
-                futures = admin.list_offsets(
-                    request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=seconds
-                )
-                return {(tp.topic, tp.partition): _offset(each, seconds) for tp, each in futures.items()}
-
-            return self._answer(question)
-
-        firsts, ends = (
-            ask(cast("OffsetSpec", spec)) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-        )
+        firsts, ends = ask(OFFSET_BEGINNING), ask(OFFSET_END)
         sizes: dict[str, int | None] = dict.fromkeys(topics, 0)
         for place in places:
             first, end, size = firsts[place], ends[place], sizes[place[0]]
             sizes[place[0]] = None if None in (first, end, size) else (size or 0) + (end or 0) - (first or 0)
         return sizes
-
-
-def _offset(future: Any, seconds: float) -> int | None:  # noqa: ANN401 - confluent-kafka types it in part
-    """Return an offset; None for a partition that has none at the moment."""
-    try:
-        return int(future.result(seconds).offset)
-    except KafkaException:
-        return None
 
 
 _WRONG = (

@@ -13,11 +13,13 @@ from kafkadur.admin.topics import TopicAdmin
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, count, plural
 from kafkadur.settings import Settings
+from kafkadur_coordinators.topics import asking_group
 
 
 @contextmanager
 def _admin(settings: Settings) -> Generator[TopicAdmin]:
-    admin = TopicAdmin(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
+    timeout = settings.kafka_timeout.total_seconds()
+    admin = TopicAdmin(settings.kafka, timeout=timeout, group=asking_group(settings.namespace))
     try:
         yield admin
     finally:

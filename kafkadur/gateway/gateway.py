@@ -21,8 +21,8 @@ from kafkadur.gateway.temporary import TemporaryDestinations
 from kafkadur.gateway.temporary_reader import TemporaryReader
 from kafkadur.monitoring.heartbeat import Heartbeat
 from kafkadur.producer.forwarding import ForwardingProducer
+from kafkadur.runtime.clients import topics_of
 from kafkadur.settings import Settings
-from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import IllegalState, KafkadurError
 
 _log = logging.getLogger("kafkadur.gateway")
@@ -171,7 +171,7 @@ class Gateway:
         self._host = Connection(settings)
         await self._host.open()
         self._producer = ForwardingProducer({**self.producer_config, **settings.kafka}, None, self._host.id)
-        topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
+        topics = topics_of(settings)
         most_bytes = {**self.producer_config, **settings.kafka}["message.max.bytes"]
         reader = TemporaryReader(settings.kafka, settings.namespace, topics, most_bytes=int(most_bytes))
         temporary = TemporaryDestinations(reader, options.redelivery)

@@ -6,6 +6,9 @@ cdef enum:
     _HANDED = 1
     _ACKED = 2
 
+#: Cython's `tp_new` takes no NULL for it
+cdef tuple _NO_ARGUMENTS = ()
+
 
 cdef class Marks:
     """As `kafkadur.consumer.marks.PureMarks`, compiled."""
@@ -50,7 +53,7 @@ cdef class Handed:
 
     def __copy__(self):
         cdef type kind = type(self)
-        cdef Handed made = <Handed>(<PyTypeObject *>kind).tp_new(kind, NULL, NULL)
+        cdef Handed made = <Handed>(<PyTypeObject *>kind).tp_new(kind, <PyObject *>_NO_ARGUMENTS, NULL)
         made._chunk = self._chunk
         made._verdicts = self._verdicts
         made._index = self._index
@@ -124,7 +127,7 @@ cdef class _Deal:
             raise StopIteration
         self._next = at + 1
         # without arguments, hence without `__init__`
-        made = <Handed>(<PyTypeObject *>self._class).tp_new(self._class, NULL, NULL)
+        made = <Handed>(<PyTypeObject *>self._class).tp_new(self._class, <PyObject *>_NO_ARGUMENTS, NULL)
         made._chunk = self._chunk
         made._verdicts = self._verdicts
         made._index = at

@@ -12,7 +12,7 @@ from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle
 from kafkadur_coordinators.redis.cluster import Listener
 from kafkadur_coordinators.redis.coordinator import Recorder, RedisCoordinator
-from kafkadur_coordinators.topics import Topics
+from kafkadur_coordinators.topics import Topics, asking_group
 from kafkadur_sharing.keys import SubscriptionKey
 
 
@@ -48,7 +48,11 @@ def journal_of(settings: Settings, *, checked: Journal | None = None) -> Journal
 
 def topics_of(settings: Settings) -> Topics:
     """Return a client that asks Kafka about topics; raises `IllegalState` for wrong Kafka settings."""
-    return Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
+    return Topics(
+        settings.kafka,
+        timeout=settings.kafka_timeout.total_seconds(),
+        group=asking_group(settings.namespace),
+    )
 
 
 def lifecycle_of(

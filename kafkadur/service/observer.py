@@ -21,6 +21,7 @@ from kafkadur.service.ids import id_of
 from kafkadur.service.series import Age, Ends, Sample, Series
 from kafkadur.service.state_words import words
 from kafkadur.settings import Settings
+from kafkadur_coordinators.topics import asking_group
 from kafkadur_sharing.errors import IllegalState, InternalError, KafkadurError
 
 _log = logging.getLogger("kafkadur.service")
@@ -127,7 +128,7 @@ class Observer:
     def _read_on(self, admin: Admin) -> None:
         """Read again and again until a reading fails."""
         config, timeout = self._settings.kafka, self._settings.kafka_timeout.total_seconds()
-        topics = TopicAdmin(config, timeout=timeout)
+        topics = TopicAdmin(config, timeout=timeout, group=asking_group(self._settings.namespace))
         try:
             while not self._closing.is_set():
                 began = time.monotonic()

@@ -20,6 +20,17 @@ MOST_LOOSE_MODULES = 8
 MOST_LINES = 600
 MOST_METHODS = 40
 MOST_LINES_OF_A_FUNCTION = 60
+#: Admin requests in which librdkafka damages memory or ends the process (docs/internals/reliability.md), and the
+#: file that may use one: it knows all leaders before it asks.
+DANGEROUS = {
+    "list_offsets",
+    "delete_records",
+    "list_consumer_group_offsets",
+    "alter_consumer_group_offsets",
+    "delete_consumer_groups",
+    "describe_consumer_groups",
+}
+MAY_LIST_OFFSETS = "kafkadur/testing/pytest_plugin.py"
 
 
 def sources() -> Iterator[tuple[str, ast.Module, int]]:
@@ -129,3 +140,13 @@ def test_one_module_writes_verdicts() -> None:
         if written.search(path.read_text(encoding="utf-8"))
     }
     assert writers == {"kafkadur/consumer/chunk.py"}
+
+
+def test_no_admin_request_that_damages_memory_is_used() -> None:
+    used = {
+        (name, node.attr)
+        for name, tree, _ in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in DANGEROUS
+    }
+    assert used == {(MAY_LIST_OFFSETS, "list_offsets")}
