@@ -29,6 +29,8 @@ _FORBIDDEN: Final = (
 )
 _LOGIN: Final = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001 - the library's name
 _TLS: Final = KafkaError._SSL  # noqa: SLF001 - the library's name
+#: The system's text for the errors EMFILE and ENFILE.
+NO_FILES: Final = "Too many open files"
 _NOT_REACHED: Final = (KafkaError._TRANSPORT, KafkaError._RESOLVE)  # noqa: SLF001 - the library's name
 #: Seconds after which a refusal does not explain a time-out any more: it may have been put right since.
 _FRESH_S: Final = 30.0

@@ -29,13 +29,14 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Reso
 
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.client_settings import without_statistics
-from kafkadur_coordinators.kafka_refusal import Refusals, refused
+from kafkadur_coordinators.kafka_refusal import NO_FILES, Refusals, refused
 from kafkadur_coordinators.lost_brokers import ASK_S, SILENT_S, answers
 from kafkadur_sharing.errors import (
     IllegalState,
     InvalidDestination,
     KafkadurError,
     KafkaUnavailable,
+    ResourceLimit,
     TopicChanged,
 )
 
@@ -50,7 +51,12 @@ _ELECTING = (
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the library's name for it: no partition has a leader
 )
 #: Errors that say that no broker answered.
-_SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001 - the library's name for it
+_SILENT = (
+    KafkaError._TIMED_OUT,  # noqa: SLF001 - the library's name for it
+    KafkaError._TRANSPORT,  # noqa: SLF001 - the library's name for it
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the library's name for it
+    KafkaError._DESTROY_BROKER,  # noqa: SLF001 - the library's name for it: no connection could be made
+)
 #: Errors that pass when the coordinator of a group is there.
 _COORDINATING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -100,7 +106,11 @@ def known(offsets: dict[int, int]) -> dict[int, int]:
 
 
 class Topics:
-    """Questions to Kafka about topics. Methods raise `KafkaUnavailable` when it does not answer in time."""
+    """Questions to Kafka about topics.
+
+    Methods raise `KafkaUnavailable` when it does not answer in time, `ResourceLimit` when this process cannot
+    open a connection to it.
+    """
 
     def __init__(
         self, kafka: Mapping[str, Any], *, timeout: float = 15.0, group: str = "kafkadur:topics"
@@ -178,6 +188,8 @@ class Topics:
                 raise self._failed(state)
             if code in _SILENT:
                 self._client().poll(0)  # it tells of refusals only then
+                if (reason := self._refusals.unreached()) and NO_FILES in reason:
+                    raise _no_files(reason)
                 self._admin = self._make()  # this one may have lost Kafka for good
             elif code in _ELECTING:
                 # Else the client goes on asking with the leader epoch it knows. Of all topics: a broker may
@@ -391,6 +403,16 @@ def _commit(consumer: Consumer, places: list[TopicPartition]) -> KafkaError | No
     except KafkaException as error:
         return cast("KafkaError", error.args[0])
     return next((place.error for place in found if place.error is not None), None)
+
+
+def _no_files(state: str) -> ResourceLimit:
+    return ResourceLimit(
+        "This process cannot open another connection to Kafka.",
+        state=state,
+        owner="this process",
+        remedy="raise the limit of open files (ulimit -n), or attach fewer subscriptions in one process; "
+        "then try again; nothing is lost",
+    )
 
 
 def _group_in_use(group: str, error: KafkaError) -> IllegalState:

@@ -20,14 +20,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.kafka_refusal import NO_FILES
 from kafkadur_coordinators.topics import topic_changed
 
 #: The debug context whose lines tell the topic id and the partitions.
 _CONTEXT: Final = "topic"
 _ID: Final = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)$")
 _PARTITIONS: Final = re.compile(r"Topic (\S+) (?:\(id \S+\) )?partition count changed from \d+ to (\d+)$")
-#: The system's text for the errors EMFILE and ENFILE.
-_NO_FILES: Final = "Too many open files"
 #: `log_level` of librdkafka, from 0 to 7, as levels of Python's logging.
 _LEVELS: Final = (51, 50, 50, 40, 30, 20, 20, 10)
 #: The `log_level` that librdkafka has by default.
@@ -60,7 +59,7 @@ class ReaderLog:
             self._id = found[2]
         elif (found := _PARTITIONS.search(text)) and found[1] == self._topic:
             self.partitions = int(found[2])
-        elif _NO_FILES in text:
+        elif NO_FILES in text:
             self.no_files = text.rpartition("]: ")[2]
         if level >= self._least:
             client_log.log(level, line, *arguments)

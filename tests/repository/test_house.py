@@ -20,8 +20,7 @@ MOST_LOOSE_MODULES = 8
 MOST_LINES = 600
 MOST_METHODS = 40
 MOST_LINES_OF_A_FUNCTION = 60
-#: Admin requests in which librdkafka damages memory or ends the process (docs/internals/reliability.md), and the
-#: file that may use one: it knows all leaders before it asks.
+#: Admin requests in which librdkafka damages memory or ends the process (docs/internals/reliability.md).
 DANGEROUS = {
     "list_offsets",
     "delete_records",
@@ -30,6 +29,7 @@ DANGEROUS = {
     "delete_consumer_groups",
     "describe_consumer_groups",
 }
+#: It knows all leaders before it asks.
 MAY_LIST_OFFSETS = "kafkadur/testing/pytest_plugin.py"
 
 
