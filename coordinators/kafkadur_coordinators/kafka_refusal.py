@@ -108,9 +108,12 @@ class Refusals:
         last, self._last = self._fresh(self._last), None
         return None if last is None else refused(last, owner)
 
-    def unreached(self) -> str | None:
-        """Return why a connection failed lately, such as "Connection refused"; None if none did."""
-        failed = self._fresh(self._failed)
+    def unreached(self, *, since: float = float("-inf")) -> str | None:
+        """Return why a connection failed lately, such as "Connection refused"; None if none did.
+
+        `since`: not before that, seconds of the monotonic clock.
+        """
+        failed = self._fresh(self._failed) if self._failed is not None and self._failed[0] >= since else None
         return None if failed is None else _reason(failed)
 
     def _fresh(self, noted: tuple[float, KafkaError] | None) -> KafkaError | None:

@@ -8,17 +8,16 @@ They are read here and written by the members' readers.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
-    OFFSET_INVALID,
     Consumer,
     KafkaError,
     KafkaException,
@@ -30,13 +29,13 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Reso
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.client_settings import without_statistics
 from kafkadur_coordinators.kafka_refusal import NO_FILES, Refusals, refused
+from kafkadur_coordinators.kept_client import Client, KeptClient
 from kafkadur_coordinators.lost_brokers import ASK_S, SILENT_S, answers
 from kafkadur_sharing.errors import (
     IllegalState,
     InvalidDestination,
     KafkadurError,
     KafkaUnavailable,
-    ResourceLimit,
     TopicChanged,
 )
 
@@ -48,8 +47,11 @@ _ELECTING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the library's name for it: no partition has a leader
 )
+#: Isolation levels: offsets that no transaction changes any more, and all that are written.
+_STABLE, _WRITTEN = "read_committed", "read_uncommitted"
 #: Errors that say that no broker answered.
 _SILENT = (
     KafkaError._TIMED_OUT,  # noqa: SLF001 - the library's name for it
@@ -94,13 +96,14 @@ def asking_group(namespace: str) -> str:
     return f"kafkadur:{namespace}:topics"
 
 
-def known(offsets: dict[int, int]) -> dict[int, int]:
+def known(offsets: dict[int, int], *, end: bool) -> dict[int, int]:
     """Return the offsets that Kafka's client answered, by partition, if it knows all of them.
 
     Right after a restart of a broker it may say without an error that an offset is invalid. Raises
-    `KafkaException` then, as for a partition without a leader. -1 means that there is no such record.
+    `KafkaException` then, as for a partition without a leader. -1 means that there is no such record, unless
+    an `end` of the log was asked for: there is always one.
     """
-    if OFFSET_INVALID in offsets.values():
+    if any(offset < (0 if end else OFFSET_END) for offset in offsets.values()):
         raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
     return offsets
 
@@ -108,8 +111,8 @@ def known(offsets: dict[int, int]) -> dict[int, int]:
 class Topics:
     """Questions to Kafka about topics.
 
-    Methods raise `KafkaUnavailable` when it does not answer in time, `ResourceLimit` when this process cannot
-    open a connection to it.
+    Methods raise `KafkaUnavailable` when it does not answer in time, and at once when this process has no
+    file descriptor left for a connection.
     """
 
     def __init__(
@@ -120,61 +123,43 @@ class Topics:
         `group` is for Consumers that ask for offsets: each needs a group's name, and commits nothing.
         """
         self._refusals = Refusals(kafka.get("error_cb"))
-        self._config: dict[str, Any] = {
-            **_ASKING,
-            **without_statistics(kafka),
-            "error_cb": self._refusals,
-        }
+        self._config: dict[str, Any] = {**without_statistics(kafka), "error_cb": self._refusals}
         self._timeout = timeout
-        self._group = group
-        self._admin: AdminClient | None = self._make()
+        # No methods of this object: the garbage collector would destroy the clients then, in any thread, and
+        # in one of librdkafka's that ends the process.
+        self._admin = KeptClient(partial(_admin_client, self._config))
+        self._admin.get()  # raises an error for settings that are wrong
+        #: isolation level -> a Consumer that asks for offsets
+        self._askers = {
+            level: KeptClient(partial(_consumer, self._config, group, level)) for level in (_STABLE, _WRITTEN)
+        }
         self._pid = os.getpid()
 
     def close(self) -> None:
-        """Release the client of Kafka, its threads and connections; a later question makes another one.
+        """Release the clients of Kafka, their threads and connections; a later question makes others.
 
-        librdkafka's admin client has no end but its destruction, which would wait for the garbage collector.
-        Another thread destroys it: in the main thread what a signal handler raises meanwhile would be lost,
-        and Python raise `SystemError` in its place. A forked child leaves the client alone: the threads it
-        would wait for are the parent's.
+        A forked child leaves them alone: the threads their ends would wait for are the parent's.
         """
-        if self._pid != os.getpid() or self._admin is None:
-            return
-        last = [self._admin]
-        self._admin = None
-        try:
-            destroying = threading.Thread(target=last.clear, name="kafkadur-admin-end", daemon=True)
-            destroying.start()
-            destroying.join()
-        except RuntimeError:  # the system allows no further thread
-            last.clear()
-
-    def _client(self) -> AdminClient:
-        if self._admin is None:
-            self._admin = self._make()
-        return self._admin
-
-    def _make(self) -> AdminClient:
-        try:
-            return AdminClient(self._config, logger=client_log)
-        except KafkaException as error:
-            raise IllegalState(
-                "The settings of Kafka are refused.",
-                state=error.args[0].str(),
-                owner="librdkafka",
-                remedy="correct the setting it names",
-            ) from error
+        if self._pid == os.getpid():
+            self._admin.close()
+            for asker in self._askers.values():
+                asker.close()
 
     def _ask(self, question: Callable[[AdminClient, float], T]) -> T:
+        """Ask an admin client, see `_ask_by`."""
+        return self._ask_by(self._admin, question)
+
+    def _ask_by(self, kept: KeptClient[Client], question: Callable[[Client, float], T]) -> T:
         """Ask until there is an answer that stays, at most for the time-out.
 
         Other errors of Kafka than those that pass are raised as they are.
         """
-        deadline = time.monotonic() + self._timeout
+        began = time.monotonic()
+        deadline = began + self._timeout
         while True:
             left = max(deadline - time.monotonic(), 0.01)
             try:
-                return question(self._client(), min(left, SILENT_S))
+                return question(kept.get(), min(left, SILENT_S))
             except KafkaException as error:
                 # a future, its error and the frames above would keep each other, and the client of Kafka
                 error.__traceback__ = None
@@ -184,23 +169,28 @@ class Topics:
                     raise
             except TimeoutError:
                 code, state = KafkaError._TIMED_OUT, "time-out"  # noqa: SLF001 - the library's name for it
+            if code in _SILENT:
+                kept.get().poll(0)  # it tells of refusals only then
+                if NO_FILES in (reason := self._refusals.unreached(since=began) or ""):
+                    raise _no_files(reason)
             if time.monotonic() > deadline:
                 raise self._failed(state)
             if code in _SILENT:
-                self._client().poll(0)  # it tells of refusals only then
-                if (reason := self._refusals.unreached()) and NO_FILES in reason:
-                    raise _no_files(reason)
-                self._admin = self._make()  # this one may have lost Kafka for good
+                kept.renew()  # this one may have lost Kafka for good
             elif code in _ELECTING:
                 # Else the client goes on asking with the leader epoch it knows. Of all topics: a broker may
                 # create, once more, a deleted one that an admin client asks for by its name.
-                answers(self._client(), timeout=max(min(deadline - time.monotonic(), ASK_S), 0.0))
+                answers(kept.get(), timeout=max(min(deadline - time.monotonic(), ASK_S), 0.0))
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     def _answer(self, question: Callable[[AdminClient, float], T]) -> T:
         """As `_ask`; all errors of Kafka are raised as ours."""
+        return self._answer_by(self._admin, question)
+
+    def _answer_by(self, kept: KeptClient[Client], question: Callable[[Client, float], T]) -> T:
+        """As `_ask_by`; all errors of Kafka are raised as ours."""
         try:
-            return self._ask(question)
+            return self._ask_by(kept, question)
         except KafkaException as error:
             raise self._failed(error.args[0]) from error
 
@@ -208,7 +198,7 @@ class Topics:
         """The error for one of Kafka's, or for a question that was not answered in time."""
         if isinstance(error, KafkaError) and (refusal := refused(error, _NAME)) is not None:
             return refusal
-        self._client().poll(0)  # it tells of refusals only then
+        self._admin.get().poll(0)  # it tells of refusals only then
         return self._refusals.error(_NAME) or self._no_answer(
             self._refusals.unreached() or error if isinstance(error, str) else error.str()
         )
@@ -292,30 +282,27 @@ class Topics:
         """
         wanted = [TopicPartition(topic, partition, timestamp) for partition in range(partitions)]
 
-        def question(_: AdminClient, seconds: float) -> dict[int, int]:
-            found = self._find_offsets(wanted, seconds, stable=stable)
+        def question(asker: Consumer, seconds: float) -> dict[int, int]:
+            found = asker.offsets_for_times(wanted, timeout=seconds)
             for place in found:
                 if place.error is not None:
                     raise KafkaException(place.error)
-            return known({place.partition: place.offset for place in found})
+            return known({place.partition: place.offset for place in found}, end=timestamp < 0)
 
-        return self._answer(question)
+        return self._answer_by(self._askers[_STABLE if stable else _WRITTEN], question)
 
-    def _find_offsets(
-        self, wanted: list[TopicPartition], seconds: float, *, stable: bool
-    ) -> list[TopicPartition]:
-        """Ask once; each place has its own error. Raises `KafkaException` if there is no answer.
+    def _find_offsets(self, wanted: list[TopicPartition], seconds: float) -> list[TopicPartition]:
+        """Ask once for offsets that no transaction changes any more; raises `KafkaException`.
 
-        The admin request for it is not used: librdkafka may free its memory twice
-        (docs/internals/reliability.md).
+        `wanted` has a time (ms since the epoch), `OFFSET_BEGINNING` or `OFFSET_END` in place of each offset.
         """
-        level = "read_committed" if stable else "read_uncommitted"
-        with self._of_group(self._group, level) as consumer:
-            try:
-                return consumer.offsets_for_times(wanted, timeout=seconds)
-            except KafkaException:
-                consumer.poll(0)  # it tells of refusals only then
-                raise
+        kept = self._askers[_STABLE]
+        try:
+            return kept.get().offsets_for_times(wanted, timeout=seconds)
+        except KafkaException as error:
+            if error.args[0].code() in _SILENT:
+                kept.renew()
+            raise
 
     def floors(self, group: str, topic: str, partitions: int, metadata: str) -> dict[int, int]:
         """Mirrored floors whose metadata is exactly `metadata`; partitions without one are left out."""
@@ -370,21 +357,40 @@ class Topics:
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     @contextmanager
-    def _of_group(self, group: str, isolation: str = "read_uncommitted") -> Generator[Consumer]:
+    def _of_group(self, group: str) -> Generator[Consumer]:
         """A Consumer that speaks for a group and does not become a member of it.
 
         The admin requests for offsets of groups are not used: if one times out before the group's coordinator
-        is found, librdkafka ends the process as soon as that is (docs/internals/reliability.md). With the
-        default `isolation`, offsets that transactions may still change count, too.
+        is found, librdkafka ends the process as soon as that is (docs/internals/reliability.md). What
+        transactions may still change counts, too.
         """
-        config = {**self._config, "group.id": group, "enable.auto.commit": False}
-        config["isolation.level"] = isolation
-        config["reconnect.backoff.ms"] = 1  # the first one is waited before the coordinator is asked, too
-        consumer = Consumer(config, logger=client_log)
+        consumer = _consumer(self._config, group, _WRITTEN)
         try:
             yield consumer
         finally:
             consumer.close()
+
+
+def _admin_client(config: Mapping[str, Any]) -> AdminClient:
+    try:
+        return AdminClient({**_ASKING, **config}, logger=client_log)
+    except KafkaException as error:
+        raise IllegalState(
+            "The settings of Kafka are refused.",
+            state=error.args[0].str(),
+            owner="librdkafka",
+            remedy="correct the setting it names",
+        ) from error
+
+
+def _consumer(config: Mapping[str, Any], group: str, isolation: str) -> Consumer:
+    own = {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "isolation.level": isolation,
+        "reconnect.backoff.ms": 1,  # the first one is waited before the coordinator is asked, too
+    }
+    return Consumer({**config, **own}, logger=client_log)
 
 
 def _refusal(consumer: Consumer) -> KafkaError | None:
@@ -405,8 +411,8 @@ def _commit(consumer: Consumer, places: list[TopicPartition]) -> KafkaError | No
     return next((place.error for place in found if place.error is not None), None)
 
 
-def _no_files(state: str) -> ResourceLimit:
-    return ResourceLimit(
+def _no_files(state: str) -> KafkaUnavailable:
+    return KafkaUnavailable(
         "This process cannot open another connection to Kafka.",
         state=state,
         owner="this process",

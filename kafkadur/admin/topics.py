@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, cast
 
 from confluent_kafka import (
@@ -30,6 +32,8 @@ from kafkadur_sharing.names import validate_topic
 
 #: Seconds between two looks at a new topic.
 _LOOK_S = 0.05
+#: Seconds to wait for the offsets of one topic, after those of all have not come.
+_EACH_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,21 +194,35 @@ class TopicAdmin(Topics):
         places = [(name, partition) for name, partitions in topics.items() for partition in partitions]
         if not places:
             return dict.fromkeys(topics, 0)
-
-        def ask(timestamp: int) -> dict[tuple[str, int], int | None]:
-            wanted = [TopicPartition(name, partition, timestamp) for name, partition in places]
-            try:
-                found = self._find_offsets(wanted, min(self._timeout, SILENT_S), stable=True)
-            except KafkaException:
-                return dict.fromkeys(places)
-            return {(tp.topic, tp.partition): None if tp.error else tp.offset for tp in found}
-
-        firsts, ends = ask(OFFSET_BEGINNING), ask(OFFSET_END)
+        firsts, ends = self._ends(places, OFFSET_BEGINNING), self._ends(places, OFFSET_END)
         sizes: dict[str, int | None] = dict.fromkeys(topics, 0)
         for place in places:
             first, end, size = firsts[place], ends[place], sizes[place[0]]
             sizes[place[0]] = None if None in (first, end, size) else (size or 0) + (end or 0) - (first or 0)
         return sizes
+
+    def _ends(self, places: list[tuple[str, int]], end: int) -> dict[tuple[str, int], int | None]:
+        """Return where the log of each partition begins or ends; None: Kafka does not tell.
+
+        `end` is `OFFSET_BEGINNING` or `OFFSET_END`. If Kafka does not answer for one partition, its client
+        answers for none. Each topic is asked for by itself then.
+        """
+        found: dict[tuple[str, int], int | None] = dict.fromkeys(places)
+        deadline = time.monotonic() + 2 * SILENT_S
+        asked, seconds = [places], min(self._timeout, SILENT_S)
+        while asked and time.monotonic() < deadline:
+            some = asked.pop()
+            wanted = [TopicPartition(name, partition, end) for name, partition in some]
+            try:
+                answered = self._find_offsets(wanted, seconds)
+            except KafkaException:
+                if some is places:
+                    asked, seconds = [list(each) for _, each in groupby(places, itemgetter(0))], _EACH_S
+                continue
+            for place in answered:
+                if place.error is None and place.offset >= 0:
+                    found[place.topic, place.partition] = place.offset
+        return found
 
 
 _WRONG = (

@@ -15,7 +15,7 @@ from kafkadur.admin.kafka_access import temporary_topic
 from kafkadur.admin.topics import TopicAdmin
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.client_settings import for_own_messages
-from kafkadur_coordinators.topics import Topics
+from kafkadur_coordinators.topics import Topics, asking_group
 from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.gateway")
@@ -68,7 +68,7 @@ class TemporaryReader:
         """Create the topic if there is none, once; raises `KafkaUnavailable` and `KafkaRefused`."""
         if self._partitions:
             return
-        admin = TopicAdmin(self._kafka, timeout=_ASK_S)
+        admin = TopicAdmin(self._kafka, timeout=_ASK_S, group=asking_group(self._namespace))
         config = {**_CONFIG, "max.message.bytes": str(self._most_bytes)}
         try:
             admin.ensure(self.topic, config=config, partitions=_PARTITIONS)

@@ -21,6 +21,7 @@ from kafkadur.service.access import Caller
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.client_settings import for_own_messages
+from kafkadur_coordinators.topics import asking_group
 from kafkadur_sharing.errors import KafkadurError, KafkaUnavailable
 
 _log = logging.getLogger("kafkadur.service")
@@ -60,7 +61,8 @@ class Audit:
         self._settings = settings
         self.topic: Final = f"{PREFIX}{settings.namespace}"
         self._timeout = settings.kafka_timeout.total_seconds()
-        self._topics = TopicAdmin(settings.kafka, timeout=self._timeout)
+        group = asking_group(settings.namespace)
+        self._topics = TopicAdmin(settings.kafka, timeout=self._timeout, group=group)
         self._producer = self._connect()
         self._there = False
         self._lock = threading.Lock()

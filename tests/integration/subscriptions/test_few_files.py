@@ -17,7 +17,7 @@ from kafkadur.fetch.kafka_thread import KafkaThread, consumer_config
 from tests.integration.subscriptions.helpers import LIMIT_S, Place
 
 #: How many subscriptions are attached, and for how many descriptors there is room besides those in use.
-SUBSCRIPTIONS, LEFT = 12, 30
+SUBSCRIPTIONS, LEFT = 12, 40
 ROOT = Path(__file__).parents[3]
 
 
