@@ -242,7 +242,7 @@ CURVES = (
     Curve(
         "memory",
         "messages that wait",
-        (0, 10, 100, 1_000, 2_000),
+        (0, 10, 100, 1_000),
         "a partition in Redis, KiB",
         memory,
         grows=True,
@@ -263,7 +263,7 @@ def draw(found: dict[str, list[Point]], file: Path) -> None:
     """Draw one picture for each curve."""
     # only this needs them, and they take half a second
     from matplotlib.figure import Figure  # noqa: PLC0415
-    from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
 
     figure = Figure(figsize=(12, 3.2 * ((len(found) + 2) // 3)), layout="constrained")
     shown = [curve for curve in CURVES if curve.name in found]
@@ -271,12 +271,13 @@ def draw(found: dict[str, list[Point]], file: Path) -> None:
         points = found[curve.name]
         axes = figure.add_subplot((len(shown) + 2) // 3, 3, index)
         drawn = ["CPU, %"] if curve.name == "idle" else list(points[0].values)
+        counts = [max(point.many, 1) for point in points]
         for name in drawn:
-            counts = [max(point.many, 1) for point in points]
             axes.plot(counts, [point.values[name] for point in points], marker="o", label=name)
-        axes.set(xscale="log", xlabel=curve.things, ylabel=curve.figures)
+        axes.set(xscale="log", xlabel=curve.things, ylabel=curve.figures, xticks=counts)
         if curve.grows:
             axes.set(yscale="log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         else:
             axes.set_ylim(bottom=0)
         for axis in (axes.xaxis, axes.yaxis):

@@ -20,13 +20,14 @@ from typing import Annotated, Any
 
 import typer
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from kafkadur.producer.configuration import DEFAULTS
 from kafkadur.stack import embedded
+from kafkadur.stack.kafka import quiet_admin
 
 _SIZE = 100
 _PARTITIONS = 4
@@ -109,7 +110,7 @@ def _run_here(row: str, kafka: str, topic: str, count: int) -> None:
 
 def _run(row: str, kafka: str, topic: str, count: int) -> dict[str, float]:
     """Measure one run in a process of its own, on a topic of its own."""
-    admin = AdminClient({"bootstrap.servers": kafka})
+    admin = quiet_admin(kafka)
     admin.create_topics([NewTopic(topic, _PARTITIONS)])[topic].result()
     try:
         command = (sys.executable, "-m", "benchmarks.publishing", "--here", row, kafka, topic, str(count))
