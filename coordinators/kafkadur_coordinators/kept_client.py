@@ -27,9 +27,10 @@ class KeptClient(Generic[Client]):
             client = self._client = self._make()
         return client
 
-    def renew(self) -> None:
-        """Make another client for the next question: this one may have lost Kafka for good."""
-        self._client = None
+    def renew(self, lost: Client) -> None:
+        """Make another client for the next question, unless another thread has replaced `lost` already."""
+        if self._client is lost:
+            self._client = None
 
     def close(self) -> None:
         """Release the client, its threads and connections; a later question makes another one.

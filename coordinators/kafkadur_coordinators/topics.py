@@ -74,6 +74,9 @@ T = TypeVar("T")
 #: The broker that an admin client takes for the controller answers it. If that broker dies, the client finds
 #: another one only when it refreshes its metadata: by default after five minutes.
 _ASKING: Mapping[str, Any] = {"topic.metadata.refresh.interval.ms": 2_000}
+#: For so long a Consumer may answer from what it knows, such as that a partition has no leader; an admin
+#: client with `_ASKING` does so, too.
+_METADATA_MS = 6_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,8 +161,9 @@ class Topics:
         deadline = began + self._timeout
         while True:
             left = max(deadline - time.monotonic(), 0.01)
+            client = kept.get()
             try:
-                return question(kept.get(), min(left, SILENT_S))
+                return question(client, min(left, SILENT_S))
             except KafkaException as error:
                 # a future, its error and the frames above would keep each other, and the client of Kafka
                 error.__traceback__ = None
@@ -170,17 +174,16 @@ class Topics:
             except TimeoutError:
                 code, state = KafkaError._TIMED_OUT, "time-out"  # noqa: SLF001 - the library's name for it
             if code in _SILENT:
-                kept.get().poll(0)  # it tells of refusals only then
+                client.poll(0)  # it tells of refusals only then
+                kept.renew(client)  # it may have lost Kafka for good
                 if NO_FILES in (reason := self._refusals.unreached(since=began) or ""):
                     raise _no_files(reason)
             if time.monotonic() > deadline:
                 raise self._failed(state)
-            if code in _SILENT:
-                kept.renew()  # this one may have lost Kafka for good
-            elif code in _ELECTING:
+            if code in _ELECTING:
                 # Else the client goes on asking with the leader epoch it knows. Of all topics: a broker may
                 # create, once more, a deleted one that an admin client asks for by its name.
-                answers(kept.get(), timeout=max(min(deadline - time.monotonic(), ASK_S), 0.0))
+                answers(client, timeout=max(min(deadline - time.monotonic(), ASK_S), 0.0))
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     def _answer(self, question: Callable[[AdminClient, float], T]) -> T:
@@ -196,9 +199,10 @@ class Topics:
 
     def _failed(self, error: KafkaError | str) -> KafkadurError:
         """The error for one of Kafka's, or for a question that was not answered in time."""
-        if isinstance(error, KafkaError) and (refusal := refused(error, _NAME)) is not None:
-            return refusal
-        self._admin.get().poll(0)  # it tells of refusals only then
+        if isinstance(error, KafkaError):  # else Kafka answered, or the client was polled
+            if (refusal := refused(error, _NAME)) is not None:
+                return refusal
+            self._admin.get().poll(0)  # it tells of refusals only then
         return self._refusals.error(_NAME) or self._no_answer(
             self._refusals.unreached() or error if isinstance(error, str) else error.str()
         )
@@ -271,7 +275,7 @@ class Topics:
 
     def offsets_at(self, topic: str, partitions: int, timestamp: int) -> dict[int, int]:
         """First offset of each partition at or after a time (ms since the epoch); else its end."""
-        found = self._offsets(topic, partitions, timestamp, stable=False)
+        found = self._offsets(topic, partitions, max(timestamp, 0), stable=False)
         ends = self.offsets(topic, partitions, "latest")
         return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
@@ -291,17 +295,21 @@ class Topics:
 
         return self._answer_by(self._askers[_STABLE if stable else _WRITTEN], question)
 
-    def _find_offsets(self, wanted: list[TopicPartition], seconds: float) -> list[TopicPartition]:
+    def _find_offsets(
+        self, wanted: list[TopicPartition], seconds: float, *, renew: bool
+    ) -> list[TopicPartition]:
         """Ask once for offsets that no transaction changes any more; raises `KafkaException`.
 
         `wanted` has a time (ms since the epoch), `OFFSET_BEGINNING` or `OFFSET_END` in place of each offset.
+        `renew`: with another client the next time, if Kafka does not answer this one.
         """
         kept = self._askers[_STABLE]
+        asker = kept.get()
         try:
-            return kept.get().offsets_for_times(wanted, timeout=seconds)
+            return asker.offsets_for_times(wanted, timeout=seconds)
         except KafkaException as error:
-            if error.args[0].code() in _SILENT:
-                kept.renew()
+            if renew and error.args[0].code() in _SILENT:
+                kept.renew(asker)
             raise
 
     def floors(self, group: str, topic: str, partitions: int, metadata: str) -> dict[int, int]:
@@ -389,6 +397,7 @@ def _consumer(config: Mapping[str, Any], group: str, isolation: str) -> Consumer
         "enable.auto.commit": False,
         "isolation.level": isolation,
         "reconnect.backoff.ms": 1,  # the first one is waited before the coordinator is asked, too
+        "metadata.max.age.ms": _METADATA_MS,
     }
     return Consumer({**config, **own}, logger=client_log)
 

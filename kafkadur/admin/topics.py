@@ -198,7 +198,10 @@ class TopicAdmin(Topics):
         sizes: dict[str, int | None] = dict.fromkeys(topics, 0)
         for place in places:
             first, end, size = firsts[place], ends[place], sizes[place[0]]
-            sizes[place[0]] = None if None in (first, end, size) else (size or 0) + (end or 0) - (first or 0)
+            if first is None or end is None or size is None:
+                sizes[place[0]] = None
+            else:
+                sizes[place[0]] = size + max(end - first, 0)  # less: the topic was made anew meanwhile
         return sizes
 
     def _ends(self, places: list[tuple[str, int]], end: int) -> dict[tuple[str, int], int | None]:
@@ -214,7 +217,7 @@ class TopicAdmin(Topics):
             some = asked.pop()
             wanted = [TopicPartition(name, partition, end) for name, partition in some]
             try:
-                answered = self._find_offsets(wanted, seconds)
+                answered = self._find_offsets(wanted, seconds, renew=some is places)
             except KafkaException:
                 if some is places:
                     asked, seconds = [list(each) for _, each in groupby(places, itemgetter(0))], _EACH_S
