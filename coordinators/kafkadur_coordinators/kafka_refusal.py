@@ -113,8 +113,12 @@ class Refusals:
 
         `since`: not before that, seconds of the monotonic clock.
         """
-        failed = self._fresh(self._failed) if self._failed is not None and self._failed[0] >= since else None
+        failed = self._fresh(self._failed, since)
         return None if failed is None else _reason(failed)
 
-    def _fresh(self, noted: tuple[float, KafkaError] | None) -> KafkaError | None:
-        return None if noted is None or self._monotonic() - noted[0] > _FRESH_S else noted[1]
+    def _fresh(
+        self, noted: tuple[float, KafkaError] | None, since: float = float("-inf")
+    ) -> KafkaError | None:
+        if noted is None or noted[0] < max(since, self._monotonic() - _FRESH_S):
+            return None
+        return noted[1]

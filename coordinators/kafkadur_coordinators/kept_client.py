@@ -13,7 +13,10 @@ Client = TypeVar("Client", bound=AdminClient | Consumer)
 
 
 class KeptClient(Generic[Client]):
-    """Keeps one client. Used by several threads; a thread that asks keeps the client that it asks."""
+    """Keeps one client for several threads.
+
+    A thread that asks holds a reference to its client, so another thread may replace the client meanwhile.
+    """
 
     def __init__(self, make: Callable[[], Client]) -> None:
         """`make` returns a new client."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -211,21 +212,28 @@ class TopicAdmin(Topics):
         answers for none. Each topic is asked for by itself then.
         """
         found: dict[tuple[str, int], int | None] = dict.fromkeys(places)
-        deadline = time.monotonic() + 2 * SILENT_S
-        asked, seconds = [places], min(self._timeout, SILENT_S)
-        while asked and time.monotonic() < deadline:
-            some = asked.pop()
-            wanted = [TopicPartition(name, partition, end) for name, partition in some]
-            try:
-                answered = self._find_offsets(wanted, seconds, renew=some is places)
-            except KafkaException:
-                if some is places:
-                    asked, seconds = [list(each) for _, each in groupby(places, itemgetter(0))], _EACH_S
-                continue
-            for place in answered:
-                if place.error is None and place.offset >= 0:
-                    found[place.topic, place.partition] = place.offset
+        try:
+            return found | self._known_ends(places, end, min(self._timeout, SILENT_S), renew=True)
+        except KafkaException:
+            deadline = time.monotonic() + SILENT_S
+        for _, partitions in groupby(places, itemgetter(0)):
+            if time.monotonic() > deadline:
+                break
+            with suppress(KafkaException):
+                found |= self._known_ends(list(partitions), end, _EACH_S, renew=False)
         return found
+
+    def _known_ends(
+        self, places: list[tuple[str, int]], end: int, seconds: float, *, renew: bool
+    ) -> dict[tuple[str, int], int]:
+        """Ask once, and leave out partitions without an answer; raises `KafkaException` if none has one."""
+        wanted = [TopicPartition(name, partition, end) for name, partition in places]
+        answered = self._find_offsets(wanted, seconds, renew=renew)
+        return {
+            (each.topic, each.partition): each.offset
+            for each in answered
+            if each.error is None and each.offset >= 0
+        }
 
 
 _WRONG = (

@@ -6,7 +6,7 @@ cdef enum:
     _HANDED = 1
     _ACKED = 2
 
-#: Cython's `tp_new` takes no NULL for it
+#: the arguments that `tp_new` is called with: Cython 3.3 reads the tuple, so NULL ends the process
 cdef tuple _NO_ARGUMENTS = ()
 
 

@@ -29,7 +29,7 @@ DANGEROUS = {
     "delete_consumer_groups",
     "describe_consumer_groups",
 }
-#: It knows all leaders before it asks.
+#: This file finds the leaders of all partitions before it asks.
 MAY_LIST_OFFSETS = "kafkadur/testing/pytest_plugin.py"
 
 
