@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from kafkadur.fetch.buffer import Piece
-from kafkadur.message.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER, decode, decode_properties
+from kafkadur.message.headers import CLIENT_ID_HEADER, decode, decode_properties, sending_connection
 from kafkadur_sharing.definition import Definition, HeaderType, Sharing
 from kafkadur_sharing.selector import JMS_HEADERS, Value, parse_selector
 
@@ -128,7 +128,7 @@ def _remote(client_id: str | None, connection_id: str) -> Takes:
 
     def remote(message: Message) -> bool:
         headers = dict(_headers(message) or ())
-        if headers.get(CONNECTION_ID_HEADER) == own_connection:
+        if sending_connection(headers) == own_connection:
             return False
         return own_client is None or headers.get(CLIENT_ID_HEADER) != own_client
 

@@ -8,7 +8,11 @@ with `JMS` or `kafkadur-` are reserved: they are never properties.
 
 Writing is strict, reading never fails: a value without an entry in the companion is str if it is valid UTF-8,
 else bytes, and a value that does not fit its entry is read the same way. The last of several headers with one
-name counts. `producer.py` sets the sender, and a delivery keeps the raw headers unchanged.
+name counts. A delivery keeps the raw headers unchanged.
+
+The sender of a message is a connection, and a client id if the connection has one. Messages with properties
+name the connection in a header. Messages that have nothing but a message id of kafkadur leave that header
+out, because these ids begin with the id of the connection (`sending_connection`).
 """
 
 from __future__ import annotations
@@ -38,6 +42,9 @@ DELIVERY_MODE_HEADER: Final = "JMSDeliveryMode"
 DELIVERY_TIME_HEADER: Final = "JMSDeliveryTime"
 EXPIRATION_HEADER: Final = "JMSExpiration"
 
+#: A message id that begins with the id of a connection (`message_id_prefix`), as a regular expression.
+ID_OF_CONNECTION: Final = "ID:([0-9a-f]{32})-[0-9a-f]{8}-[0-9]{1,20}"
+_ID_OF_CONNECTION: Final = re.compile(ID_OF_CONNECTION.encode())
 #: Times, ms since 1970, lie before this one.
 _BEYOND_TIME: Final = 10**15
 DEFAULT_PRIORITY: Final = 4
@@ -99,6 +106,14 @@ def encode(
     if properties:
         headers += encode_properties(properties)
     return headers
+
+
+def message_id_prefix(connection_id: str, unique: str) -> str:
+    """Return what the message ids of a producer begin with; a number follows.
+
+    `unique`, 8 hexadecimal digits, tells the sequences of numbers of a connection apart.
+    """
+    return f"ID:{connection_id}-{unique}-"
 
 
 def encode_properties(properties: Mapping[str, Property]) -> list[tuple[str, bytes | None]]:
@@ -270,8 +285,8 @@ def decode(
 ) -> Decoded:
     """Read the headers of one message as confluent-kafka returns them; never raises for their content.
 
-    `header_types` is for plain producers: it is used for messages with neither a companion nor a connection
-    id. A message of a kafkadur producer without a companion has only text properties.
+    `header_types` is for plain producers: it is used for messages with neither a companion nor the header of
+    a connection id. A message of a kafkadur producer without a companion has only text properties.
     """
     if not headers:
         return Decoded({}, NO_FIELDS)
@@ -289,6 +304,18 @@ def decode_properties(
 def decode_fields(headers: Iterable[tuple[str, bytes | None]] | None) -> JmsFields:
     """Read only the JMS fields, as `decode`, with half the work."""
     return _read_fields(dict(headers)) if headers else NO_FIELDS
+
+
+def sending_connection(last: Mapping[str, bytes | None]) -> bytes | None:
+    """Return the id of the connection that sent a message with these headers; None: unknown.
+
+    It is in a header of its own. Without that header it is the beginning of the message id.
+    """
+    if CONNECTION_ID_HEADER in last:
+        return last[CONNECTION_ID_HEADER]
+    message_id = last.get(MESSAGE_ID_HEADER)
+    found = None if message_id is None else _ID_OF_CONNECTION.fullmatch(message_id)
+    return None if found is None else found[1]
 
 
 def _read_properties(
@@ -319,7 +346,7 @@ def _read_fields(last: Mapping[str, bytes | None]) -> JmsFields:
         DEFAULT_PRIORITY if priority is None else _PRIORITIES.get(priority, DEFAULT_PRIORITY),
         "NON_PERSISTENT" if delivery_mode == b"NON_PERSISTENT" else DEFAULT_DELIVERY_MODE,
         _text_or_none(last.get(CLIENT_ID_HEADER)),
-        _text_or_none(last.get(CONNECTION_ID_HEADER)),
+        _text_or_none(sending_connection(last)),
         read_time(last.get(DELIVERY_TIME_HEADER)),
         read_time(last.get(EXPIRATION_HEADER)),
     )

@@ -84,7 +84,8 @@ class Producer:
     def identify(
         self,
         prefix: bytes,
-        sender: Sequence[tuple[str, bytes | None]],
+        full: Sequence[tuple[str, bytes | None]],
+        brief: Sequence[tuple[str, bytes | None]],
         check_name: Callable[[str], object],
         on_failure: Callable[[KafkaError | None, Any], None],
         otherwise: Callable[..., None],

@@ -206,10 +206,12 @@ cdef class Producer(_Client):
     cdef dict _topics
     cdef object _name
     cdef rd_kafka_topic_t *_topic
-    #: of `publish`: the beginning of message ids, the last id's number, headers of the sender
+    #: of `publish`: the beginning of message ids, the last id's number, headers of the sender of
+    #: messages with properties, and of those without
     cdef bytes _prefix
     cdef int64_t _number
-    cdef list _sender
+    cdef list _full
+    cdef list _brief
     cdef object _check_name
     cdef object _otherwise
     cdef set _names
@@ -347,24 +349,25 @@ cdef class Producer(_Client):
             if given != usual:
                 free(given)
 
-    def identify(self, prefix, sender, check_name, on_failure, otherwise):
+    def identify(self, prefix, full, brief, check_name, on_failure, otherwise):
         """Say what messages of `publish` have.
 
-        `prefix`: the beginning of message ids; `sender`: headers that every message has; `check_name` raises
-        an error for a name that no property can have; `on_failure` is called as that of `produce`;
-        `otherwise` publishes what is unusual.
+        `prefix`: the beginning of message ids; `full`: headers of every message with properties; `brief`:
+        of one without; `check_name` raises an error for a name that no property can have; `on_failure` is
+        called as that of `produce`; `otherwise` publishes what is unusual.
         """
         self._otherwise = otherwise
         self._prefix = prefix
         self._check_name = check_name
         self._on_failure = on_failure
         self._names = set()
-        if len(prefix) + _DIGITS <= _ID and len(sender) <= _OWN - 2:
-            self._sender = [(name.encode(), bytes(value)) for name, value in sender]
+        if len(prefix) + _DIGITS <= _ID and max(len(full), len(brief)) <= _OWN - 2:
+            self._full = [(name.encode(), bytes(value)) for name, value in full]
+            self._brief = [(name.encode(), bytes(value)) for name, value in brief]
 
     def retire(self):
         """Leave all further messages of `publish` to the `otherwise` of `identify`."""
-        self._sender = None
+        self._full = None
 
     def publish(self, topic, value, *, key=None, properties=None, **others):
         """As `kafkadur.Producer.publish`, which does it if anything is unusual or wrong, or the buffer full."""
@@ -396,7 +399,7 @@ cdef class Producer(_Client):
         cdef Py_ssize_t size
         cdef size_t count = _OTHERS
         cdef rd_kafka_error_t *error
-        if self._closed or self._made_in != _generation or self._sender is None or type(topic) is not str:
+        if self._closed or self._made_in != _generation or self._full is None or type(topic) is not str:
             return False
         if not (_is_content(value) and _is_content(key)):
             return False
@@ -417,7 +420,7 @@ cdef class Producer(_Client):
             size += _digits(self._number, identity + size)
             _header(&given[count], "JMSMessageID", identity, size)
             count += 1
-            for name, content in self._sender:
+            for name, content in self._full if properties else self._brief:
                 _header(
                     &given[count], PyBytes_AS_STRING(name), PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content)
                 )

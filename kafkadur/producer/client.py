@@ -12,6 +12,7 @@ import confluent_kafka
 from kafkadur.message.tracing import Report
 from kafkadur.native.choice import client as compiled_client
 from kafkadur.native.choice import module
+from kafkadur.producer.configuration import SenderHeaders
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.names import validate_property_name
 
@@ -62,7 +63,7 @@ def awaited(client: confluent_kafka.Producer) -> bool:
 def usual_way(
     client: confluent_kafka.Producer,
     prefix: str,
-    sender: list[tuple[str, bytes | None]],
+    sender: SenderHeaders,
     on_failure: Report,
     otherwise: Callable[..., None],
 ) -> Callable[..., None] | None:
@@ -76,7 +77,7 @@ def usual_way(
     if not counts_alone(client):
         return None
     compiled = cast("Any", client)
-    compiled.identify(prefix.encode(), sender, validate_property_name, on_failure, otherwise)
+    compiled.identify(prefix.encode(), *sender, validate_property_name, on_failure, otherwise)
     return cast("Callable[..., None]", compiled.publish)
 
 

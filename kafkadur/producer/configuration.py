@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from kafkadur.message.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER
+from kafkadur.message.headers import (
+    CLIENT_ID_HEADER,
+    CONNECTION_ID_HEADER,
+    MESSAGE_ID_HEADER,
+    message_id_prefix,
+    sending_connection,
+)
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.errors import IllegalState
 
@@ -40,10 +46,24 @@ def producer_settings(config: Mapping[str, object], connection_id: str) -> dict[
     return {**defaults, **config}
 
 
-def sender_headers(client_id: str | None, connection_id: str) -> list[tuple[str, bytes | None]]:
-    """Return the headers that identify the sender: the same for every message of a producer."""
+class SenderHeaders(NamedTuple):
+    """The headers that identify the sender: the same for every message of a producer."""
+
+    #: of a message with properties
+    full: list[tuple[str, bytes | None]]
+    #: of a message that has nothing else but its id, which may begin with that of the connection
+    brief: list[tuple[str, bytes | None]]
+
+
+def sender_headers(client_id: str | None, connection_id: str, *, alone: bool) -> SenderHeaders:
+    """Return the headers that identify the sender of a message.
+
+    Not `alone`: others, such as a serializer, may add headers to any message.
+    """
     headers: list[tuple[str, bytes | None]] = []
     if client_id is not None:
         headers.append((CLIENT_ID_HEADER, client_id.encode()))
-    headers.append((CONNECTION_ID_HEADER, connection_id.encode()))
-    return headers
+    full = [*headers, (CONNECTION_ID_HEADER, connection_id.encode())]
+    example = f"{message_id_prefix(connection_id, '0' * 8)}1".encode()
+    is_in_id = sending_connection({MESSAGE_ID_HEADER: example}) == connection_id.encode()
+    return SenderHeaders(full, headers if alone and is_in_id else full)

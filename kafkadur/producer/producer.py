@@ -34,6 +34,7 @@ from kafkadur.message.headers import (
     Property,
     encode,
     encode_properties,
+    message_id_prefix,
 )
 from kafkadur.message.serialization import Encoding, Headers, Serializer, not_encoded
 from kafkadur.message.times import Times, when_sent
@@ -119,9 +120,9 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         self._usual = (None, count) if counts_alone(self._kafka) else (count, None)
         self._client_id = client_id
         self._connection_id = connection_id
-        self._sender = sender_headers(client_id, connection_id)
-        # The random part makes ids unique: a connection may have several producers, and its id may recur.
-        self._message_id_prefix = f"ID:{connection_id}-{secrets.token_hex(4)}-"
+        alone = self._encoding is None and tracing is None
+        self._sender = sender_headers(client_id, connection_id, alone=alone)
+        self._message_id_prefix = message_id_prefix(connection_id, secrets.token_hex(4))
         self._message_numbers = itertools.count(1)
         self._shorten()
         self._pid = os.getpid()
@@ -284,7 +285,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         Not where each message is serialized or traced, or where a subclass has a `publish` of its own.
         """
         if self._encoding is None and self._tracing is None and type(self).publish is Producer.publish:
-            prefix = f"ID:{self._connection_id}-{secrets.token_hex(4)}-"
+            prefix = message_id_prefix(self._connection_id, secrets.token_hex(4))
             own = usual_way(
                 self._kafka, prefix, self._sender, self._count_report, MethodType(Producer.publish, self)
             )
@@ -327,10 +328,10 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
                 and delivery_mode == DEFAULT_DELIVERY_MODE
                 and times is None
             ):
-                headers = [(MESSAGE_ID_HEADER, message_id.encode()), *self._sender]
-                if properties:
-                    headers += encode_properties(properties)
-                return message_id, headers
+                own = (MESSAGE_ID_HEADER, message_id.encode())
+                if not properties:
+                    return message_id, [own, *self._sender.brief]
+                return message_id, [own, *self._sender.full, *encode_properties(properties)]
         fields = JmsFields(
             message_id=message_id,
             correlation_id=correlation_id,

@@ -61,6 +61,11 @@ def last(name: str) -> str:
     return f"try_element_at(filter(headers, h -> {call('=', 'h.key', text(name))}), -1).value"
 
 
+def has(name: str) -> str:
+    """Return the SQL of whether there is a header with a name; null without headers."""
+    return f"exists(headers, h -> {call('=', 'h.key', text(name))})"
+
+
 def field(name: str) -> str:
     """Return the field name of a property; Spark may ignore the case of fields, properties have case."""
     return f"x{name.encode().hex()}"
@@ -78,8 +83,7 @@ def properties(names: Iterable[str], header_types: Mapping[str, HeaderType] | No
     raw["types"] = f"string({last(TYPES_HEADER)})"
     raw["typed"] = "false"
     if any(name in types for name in known):  # then it counts whether a kafkadur producer sent the message
-        sent = call("=", "h.key", text(CONNECTION_ID_HEADER))
-        raw["typed"] = f"coalesce(exists(headers, h -> {sent}), false)"
+        raw["typed"] = f"coalesce({has(CONNECTION_ID_HEADER)}, false)"
     raw["ms"] = "unix_millis(timestamp)" if _TIMESTAMP in known else "0L"
     texts: dict[str, str] = {"raw": "r"}
     for name in known:

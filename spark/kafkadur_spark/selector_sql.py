@@ -23,14 +23,21 @@ from pyspark.sql import Column, Row, functions
 from pyspark.sql.types import BooleanType
 
 from kafkadur.fetch.filtering import fields_and_properties
-from kafkadur.message.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER
+from kafkadur.message.headers import (
+    CLIENT_ID_HEADER,
+    CONNECTION_ID_HEADER,
+    ID_OF_CONNECTION,
+    MESSAGE_ID_HEADER,
+)
 from kafkadur_sharing.definition import Definition, HeaderType, Sharing
 from kafkadur_sharing.selector import Selector, parse_selector
 from kafkadur_sharing.selector_compile import decimal_number, unquoted, whole_number
 from kafkadur_sharing.selector_like import ANY_NUMBER, ANY_ONE, parts
 from kafkadur_sharing.selector_parse import translated
-from kafkadur_spark.header_sql import binary, call, field, last, properties, text
+from kafkadur_spark.header_sql import binary, call, field, has, last, properties, text
 
+#: A message id that begins with the id of a connection, as a regular expression of Java.
+_MESSAGE_ID: Final = rf"\A{ID_OF_CONNECTION}\z"
 #: Longest SQL of a part of a selector, in characters.
 MAX_SQL: Final = 30_000
 #: Most parentheses of the SQL within each other: Spark's parser recurses, in a stack of 1 MiB by default.
@@ -87,11 +94,12 @@ def depth(sql: str) -> int:
 
 def _remote(client_id: str | None, connection_id: str) -> str:
     """Return the condition that neither this connection nor another one with this client id sent it."""
-    own = [(CONNECTION_ID_HEADER, connection_id)]
+    named = call("=", last(CONNECTION_ID_HEADER), binary(connection_id.encode()))
+    sender = f"regexp_extract(string({last(MESSAGE_ID_HEADER)}), {text(_MESSAGE_ID)}, 1)"
+    same = [f"if({has(CONNECTION_ID_HEADER)}, {named}, {call('=', sender, text(connection_id))})"]
     if client_id is not None:
-        own.append((CLIENT_ID_HEADER, client_id))
-    same = [f"coalesce({call('=', last(name), binary(value.encode()))}, false)" for name, value in own]
-    return call("not", _all("or", same))
+        same.append(call("=", last(CLIENT_ID_HEADER), binary(client_id.encode())))
+    return call("not", _all("or", [f"coalesce({each}, false)" for each in same]))
 
 
 # --- evaluating with the client's own code ------------------------------------------------------------------

@@ -319,13 +319,20 @@ def test_what_a_subscription_takes(spark: SparkSession) -> None:
     assert (
         taking(subscription(shared, selector=None, no_local=True), client_id="c", connection_id="x") is None
     )
+    own = "0123456789abcdef" * 2
     messages: list[Headers] = [
         None,
         [("a", b"1")],
         [("a", b"1"), (CLIENT_ID_HEADER, b"c"), (CONNECTION_ID_HEADER, b"y")],
-        [("a", b"1"), ("kafkadur-types", b"a=i"), (CONNECTION_ID_HEADER, b"x")],
-        [("a", b"1"), (CONNECTION_ID_HEADER, b"x"), (CONNECTION_ID_HEADER, None)],
+        [("a", b"1"), ("kafkadur-types", b"a=i"), (CONNECTION_ID_HEADER, own.encode())],
+        [("a", b"1"), (CONNECTION_ID_HEADER, own.encode()), (CONNECTION_ID_HEADER, None)],
         [("a", b"2"), (CONNECTION_ID_HEADER, b"y"), ("kafkadur-types", b"a=i")],
+        [("a", b"1"), ("JMSMessageID", f"ID:{own}-00ff00ff-17".encode())],
+        [("a", b"1"), ("JMSMessageID", f"ID:{own}-00ff00ff-17".encode()), (CONNECTION_ID_HEADER, b"y")],
+        [("a", b"1"), ("JMSMessageID", f"ID:{own}-00ff00ff-17".encode()), (CONNECTION_ID_HEADER, None)],
+        [("a", b"1"), ("JMSMessageID", f"ID:{own}-00ff00ff-17\n".encode())],
+        [("a", b"1"), ("JMSMessageID", b"ID:\xff")],
+        [("a", b"1"), ("JMSMessageID", None)],
     ]
     asked = [
         (subscription(exclusive, selector=None, no_local=True), "c"),
@@ -333,11 +340,11 @@ def test_what_a_subscription_takes(spark: SparkSession) -> None:
         (subscription(exclusive, selector="a = 1", no_local=True), "c"),
         (subscription(shared, selector="a = 1", no_local=True), "c"),
     ]
-    columns = [taking(definition, client_id=client_id, connection_id="x") for definition, client_id in asked]
+    columns = [taking(definition, client_id=client_id, connection_id=own) for definition, client_id in asked]
     found = answers(spark, [column for column in columns if column is not None], messages)
     assert [[truth is True for truth in truths] for truths in found] == [
-        [True, True, False, False, True, True],
-        [True, True, True, False, True, True],
-        [False, True, False, False, False, False],
-        [False, True, False, True, False, False],
+        [True, True, False, False, True, True, False, True, True, True, True, True],
+        [True, True, True, False, True, True, False, True, True, True, True, True],
+        [False, True, False, False, False, False, False, False, False, True, True, True],
+        [False, True, False, True, False, False, True, False, False, True, True, True],
     ]

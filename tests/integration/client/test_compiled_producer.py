@@ -63,15 +63,20 @@ def compiled(kafkadur_stack: Stack) -> Iterator[Producer[Any, Any]]:
         yield producer
 
 
+@pytest.mark.parametrize("connection_id", ["conn-1", "0123456789abcdef" * 2])
+@pytest.mark.parametrize("client_id", ["app", None])
 def test_messages_are_the_same(
-    compiled: Producer[Any, Any], kafkadur_stack: Stack, kafkadur_topic: TopicFactory
+    client_id: str | None, connection_id: str, kafkadur_stack: Stack, kafkadur_topic: TopicFactory
 ) -> None:
     """Those of both ways of the compiled client, and those of confluent-kafka's."""
-    ways = [compiled.publish, lambda *given, **named: Producer.publish(compiled, *given, **named)]
+    settings = {"bootstrap.servers": kafkadur_stack.kafka}
     found: list[list[tuple[Any, ...]]] = []
-    with Producer(
-        {"bootstrap.servers": kafkadur_stack.kafka}, "app", "conn-1", client=confluent_client
-    ) as other:
+    with (
+        Producer(settings, client_id, connection_id) as compiled,
+        Producer(settings, client_id, connection_id, client=confluent_client) as other,
+    ):
+        assert vars(compiled)["publish"], "the compiled client publishes"
+        ways = [compiled.publish, lambda *given, **named: Producer.publish(compiled, *given, **named)]
         for publish in (*ways, other.publish):
             topic = kafkadur_topic()
             for value in (None, "", b"", "ä€", b"\x00", "x" * 100_000):
@@ -85,12 +90,14 @@ def test_messages_are_the_same(
             messages = read(kafkadur_stack, topic, 24 + 2 * len(PROPERTIES))
             found.append([told(message) for message in messages])
     assert found[0] == found[1] == found[2]
+    assert {each[-1] for each in found[0]} == {connection_id}
 
 
 def told(message: confluent_kafka.Message) -> tuple[Any, ...]:
     """Return what a message says, except its unique id."""
     headers: Any = message.headers()
-    return (message.value(), message.key(), [each for each in headers if each[0] != "JMSMessageID"])
+    without_id = [each for each in headers if each[0] != "JMSMessageID"]
+    return (message.value(), message.key(), without_id, decode(headers).fields.connection_id)
 
 
 def test_every_message_has_an_id_of_its_own(

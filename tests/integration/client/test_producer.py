@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -125,16 +126,19 @@ def test_a_bare_message_has_an_id_of_its_own_and_says_who_sent_it(
     producer: Producer, kafkadur_stack: Stack, kafkadur_topic: TopicFactory
 ) -> None:
     topic = kafkadur_topic()
-    with Producer({"bootstrap.servers": kafkadur_stack.kafka}, None, "conn-1") as second:
+    connection = uuid.uuid4().hex
+    with Producer({"bootstrap.servers": kafkadur_stack.kafka}, None, connection) as second:
         for sender in (producer, second):
             for _ in range(50):
                 sender.publish(topic, b"")
             sender.flush(LIMIT)
-    fields = [decode(message.headers()).fields for message in read(kafkadur_stack, topic, 100)]  # type: ignore[arg-type]
+    messages = read(kafkadur_stack, topic, 100)
+    fields = [decode(message.headers()).fields for message in messages]  # type: ignore[arg-type]
     assert all((one.message_id or "").startswith("ID:") for one in fields)
     assert len({one.message_id for one in fields}) == 100
-    assert {one.client_id for one in fields} == {"app", None}
-    assert {one.connection_id for one in fields} == {"conn-1"}
+    assert {(one.client_id, one.connection_id) for one in fields} == {("app", "conn-1"), (None, connection)}
+    # the id of a connection is the beginning of its message ids, so that no header repeats it
+    assert [header[0] for header in messages[-1].headers() or ()] == ["JMSMessageID"]
 
 
 def test_without_a_message_id_and_with_a_tombstone(

@@ -21,7 +21,9 @@ from kafkadur.message.headers import (
     decode_fields,
     decode_properties,
     encode,
+    message_id_prefix,
 )
+from kafkadur.producer.configuration import sender_headers
 from kafkadur_sharing.definition import HeaderType
 from kafkadur_sharing.errors import InvalidProperty
 from kafkadur_sharing.names import SELECTOR_WORDS
@@ -154,6 +156,71 @@ def test_fields_travel_under_their_jms_names() -> None:
         ("JMSDeliveryTime", b"1790000000000"),
         ("JMSExpiration", b"1790000000001"),
     ]
+
+
+CONNECTION = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("message_id", "named", "expected"),
+    [
+        (f"ID:{CONNECTION}-00ff00ff-1", None, CONNECTION),
+        (f"ID:{CONNECTION}-00ff00ff-12345678901234567890", None, CONNECTION),
+        (f"ID:{CONNECTION}-00ff00ff-1", "conn-1", "conn-1"),
+        ("ID:1", "conn-1", "conn-1"),
+        ("ID:1", None, None),
+        (None, None, None),
+        *(
+            (wrong, None, None)
+            for wrong in (
+                f"{CONNECTION}-00ff00ff-1",
+                f"ID:{CONNECTION}",
+                f"ID:{CONNECTION}-00ff00ff-",
+                f"ID:{CONNECTION}-00ff00ff-1\n",
+                f"ID:{CONNECTION}-00ff00ff-1:1",
+                f"ID:{CONNECTION}-00ff00f-1",
+                f"ID:{CONNECTION[1:]}-00ff00ff-1",
+                f"ID:{CONNECTION.upper()}-00ff00ff-1",
+                f"ID:{CONNECTION}-00ff00ff-123456789012345678901",
+            )
+        ),
+    ],
+)
+def test_the_sender_is_in_a_header_or_in_the_message_id(
+    message_id: str | None, named: str | None, expected: str | None
+) -> None:
+    headers = encode(None, JmsFields(message_id=message_id, connection_id=named))
+    assert decode(headers).fields.connection_id == expected
+
+
+def test_a_header_without_a_value_names_no_sender() -> None:
+    headers = encode(None, JmsFields(message_id=f"ID:{CONNECTION}-00ff00ff-1"))
+    assert decode([*headers, ("kafkadur-connection-id", None)]).fields.connection_id is None
+
+
+@pytest.mark.parametrize(
+    ("client_id", "connection_id", "brief"),
+    [
+        (None, CONNECTION, []),
+        ("app", CONNECTION, ["kafkadur-client-id"]),
+        ("app", "conn-1", ["kafkadur-client-id", "kafkadur-connection-id"]),
+    ],
+)
+def test_a_message_leaves_out_the_header_that_its_id_makes_unnecessary(
+    client_id: str | None, connection_id: str, brief: list[str]
+) -> None:
+    sender = sender_headers(client_id, connection_id, alone=True)
+    assert [name for name, _ in sender.brief] == brief
+    prefix = message_id_prefix(connection_id, "00ff00ff")
+    for written in sender:
+        fields = decode([("JMSMessageID", f"{prefix}7".encode()), *written]).fields
+        assert (fields.client_id, fields.connection_id) == (client_id, connection_id)
+
+
+def test_the_header_stays_where_others_may_add_headers() -> None:
+    """Readers take types from a definition where nothing says that a producer of kafkadur sent a message."""
+    sender = sender_headers(None, CONNECTION, alone=False)
+    assert sender.brief == sender.full == [("kafkadur-connection-id", CONNECTION.encode())]
 
 
 class Colour(enum.IntEnum):
