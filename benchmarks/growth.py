@@ -44,11 +44,12 @@ if TYPE_CHECKING:
 _WINDOW, _ROUNDS = 100, 200
 #: Partitions of a subscription whose memory is measured, and of those that are rebuilt.
 _PARTITIONS = 12
-_IDLE_S = 10.0
+#: Seconds for which an idle process is measured: once a minute it looks at the retention of its topics.
+_IDLE_S = 60.0
 #: Messages that members share, their size in bytes, keys, and seconds of work for each.
 _SHARED, _SIZE, _KEYS, _WORK_S = 8_000, 100, 1_000, 0.001
 #: Seconds after attaching from which on nothing is left to do.
-_SETTLED_S = 15
+_SETTLED_S = 20
 _talk = Console(stderr=True)
 
 
@@ -146,8 +147,8 @@ def idle(stack: Stack, count: int) -> dict[str, float]:
         for number in range(count):
             connection.subscribe(topic, durable=f"s{number}")
         created = time.monotonic() - began
+    before = threads()
     with kafkadur.sync.connect(kafka=stack.kafka, redis=stack.redis, namespace=topic) as connection:
-        before = threads()
         began = time.monotonic()
         for number in range(count):
             connection.subscribe(topic, durable=f"s{number}")

@@ -8,6 +8,7 @@ They are read here and written by the members' readers.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -112,7 +113,7 @@ def known(offsets: dict[int, int], *, end: bool) -> dict[int, int]:
 
 
 class Topics:
-    """Questions to Kafka about topics.
+    """Questions to Kafka about topics; any thread may ask, several at a time.
 
     Methods raise `KafkaUnavailable` when it does not answer in time, and at once when this process has no
     file descriptor left for a connection.
@@ -137,16 +138,37 @@ class Topics:
             level: KeptClient(partial(_consumer, self._config, group, level)) for level in (_STABLE, _WRITTEN)
         }
         self._pid = os.getpid()
+        self._users = 1
+        self._lock = threading.Lock()
+
+    def share(self) -> bool:
+        """Count a further user, who calls `close` as well; False: all users have closed it before."""
+        with self._lock:
+            shared = self._users > 0
+            self._users += shared
+        return shared
 
     def close(self) -> None:
-        """Release the clients of Kafka, their threads and connections; a later question makes others.
+        """Release the clients of Kafka, their threads and connections, if this is the last user.
 
-        A forked child leaves them alone: the threads their ends would wait for are the parent's.
+        A later question makes others. A forked child leaves them alone: the threads their ends would wait
+        for are the parent's.
         """
-        if self._pid == os.getpid():
-            self._admin.close()
-            for asker in self._askers.values():
-                asker.close()
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._users -= 1
+            if self._users > 0:
+                return
+        self._admin.close()
+        for asker in self._askers.values():
+            asker.close()
+
+    def rest(self) -> None:
+        """Release those clients of Kafka that were not asked for a while; a later question makes others."""
+        self._admin.rest()
+        for asker in self._askers.values():
+            asker.rest()
 
     def _ask(self, question: Callable[[AdminClient, float], T]) -> T:
         """Ask an admin client, see `_ask_by`."""

@@ -11,7 +11,7 @@ from kafkadur.consumer.state import Part, State
 from kafkadur_coordinators.redis.short_exchange import Restraint
 
 #: Renewals after which an exchange is made all the same.
-_MOST = 12
+_MOST = 60
 
 
 class Renewal(Part):

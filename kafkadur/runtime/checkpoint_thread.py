@@ -43,8 +43,10 @@ EVERY = 1.0
 _REST = 9
 #: Seconds between two looks whether the journal has the definition of a subscription.
 LOOK_EVERY = 300.0
-#: The most such looks of one round, and of one subscription's time those of others.
-_LOOKS = 30
+#: One look covers all subscriptions for which a look is due within this part of the time.
+_TOGETHER = 0.2
+#: One look reads so many shards of the journal: acknowledgements wait meanwhile.
+_SHARDS = 8
 #: Seconds that closing waits for the last checkpoints.
 _LAST_ROUND = 10.0
 
@@ -138,8 +140,6 @@ class CheckpointThread:
         self._due_at = 0.0
         #: CPU time that the last ones took, seconds
         self._took = 0.0
-        #: when to look for the next definition in the journal
-        self._look_at = 0.0
 
     # -- members
 
@@ -235,6 +235,8 @@ class CheckpointThread:
             trouble = self._waiters.trouble["journal"]
             with trouble:
                 self._work(everything=closing)
+                if self._journal is not None:
+                    self._journal.rest()
             if trouble.kind:
                 self._next = time.monotonic() + RETRY
             if closing:
@@ -288,18 +290,23 @@ class CheckpointThread:
         """Look whether the journal has the definitions of some subscriptions; log an error if not."""
         durable = [each for each in entries if each.subscription.key.durable and not each.gone]
         due = [each for each in durable if now >= each.look_at]
-        doubtful = [each for each in due if each.doubtful][:_LOOKS]
-        if not doubtful and now >= self._look_at and not any(self._waiters.of(e, "journal") for e in entries):
-            doubtful = due[:1]
-        for entry in doubtful:
-            try:
-                found = self._kafka().has_definition(entry.subscription.key.tag)
-            except KafkadurError as error:
-                _log.debug("looking for definitions in the journal: %s", error)
-                return
-            entry.look_at, entry.doubtful = now + LOOK_EVERY, not found
-            self._look_at = now + LOOK_EVERY / _LOOKS
-            if not found:
+        asked = [each for each in due if each.doubtful]
+        if not asked and due and not any(self._waiters.of(each, "journal") for each in entries):
+            asked = [each for each in durable if now + LOOK_EVERY * _TOGETHER >= each.look_at]
+        if not asked:
+            return
+        try:
+            # the others are due in the next rounds
+            shards = sorted({self._kafka().shard(each.subscription.key.tag) for each in asked})[:_SHARDS]
+            asked = [each for each in asked if self._kafka().shard(each.subscription.key.tag) in shards]
+            missing = self._kafka().without_definition({each.subscription.key.tag for each in asked})
+        except KafkadurError as error:
+            _log.debug("looking for definitions in the journal: %s", error)
+            return
+        for entry in asked:
+            entry.doubtful = entry.subscription.key.tag in missing
+            entry.look_at = now + LOOK_EVERY
+            if entry.doubtful:
                 _log.error(
                     "A subscription is not in the journal: the topic was deleted, or lost records. State: no "
                     "acknowledgement reaches the level journal, and if Redis loses its data, too, the "

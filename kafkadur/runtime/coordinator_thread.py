@@ -50,6 +50,8 @@ _NEIGHBOURS_EVERY = 0.2
 #: often, so many a second.
 _LOOK_EVERY = 0.2
 _LOOKS = 250
+#: Members a second for which news is looked for that nobody asked for.
+_LOOKS_AROUND = 100
 #: Refusals of a server that has lost the state, or is another one.
 _LOST = ("MISSING", "RESTARTED")
 _RETRY = 0.1
@@ -94,7 +96,12 @@ class CoordinatorThread:
         #: ids of members that are to be looked at now; any thread adds to it
         self._requested: set[str] = set()
         self._neighbours_at = 0.0
+        self._chores: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._main, name="kafkadur-coordinator", daemon=True)
+
+    def repeat(self, chore: Callable[[], None]) -> None:
+        """Call `chore` in this thread some five times a second; it must return at once. Before `start`."""
+        self._chores.append(chore)
 
     def start(self) -> None:
         """Start the thread."""
@@ -298,9 +305,10 @@ class CoordinatorThread:
     def _serve_all(self) -> float:
         """Make the exchanges that are due; returns how long to sleep, seconds."""
         now = time.monotonic()
-        if self._served and now >= self._neighbours_at:
+        if now >= self._neighbours_at:
             self._neighbours_at = now + _NEIGHBOURS_EVERY
             self._keeper.look_at_neighbours(self._served.values())
+            self._do_chores()
         chosen = self._chosen(now)
         self._keeper.renew(self._served.values(), chosen)
         for served in chosen:
@@ -309,12 +317,20 @@ class CoordinatorThread:
         earliest = min(self._agenda[0][0] if self._agenda else math.inf, now + _LOOK_EVERY)
         return max(earliest - time.monotonic(), 0.0)
 
+    def _do_chores(self) -> None:
+        for chore in self._chores:
+            try:
+                chore()
+            except Exception:  # noqa: BLE001 - a defect: the members are to be served
+                _log.exception("the coordinator thread met a defect")
+
     def _chosen(self, now: float) -> list[Served]:
         """Return the members to look at now."""
         chosen: dict[str, Served] = {}
         for _ in range(len(self._requested)):  # those that are requested meanwhile are seen in the next round
             member_id = self._requested.pop()
             if (served := self._served.get(member_id)) is not None:
+                served.around_at = now
                 chosen[member_id] = served
         while self._agenda and self._agenda[0][0] <= now:
             at, _, served = heapq.heappop(self._agenda)
@@ -324,20 +340,24 @@ class CoordinatorThread:
 
     def _look_within(self, served: Served, seconds: float) -> None:
         """Look at a member again after so many seconds, or as often as members are looked at."""
-        gate, now = served.member.gate, time.monotonic()
-        often = _LOOK_EVERY
-        if not (gate.blocked or gate.silent):
-            often = max(_LOOK_EVERY, len(self._served) / _LOOKS)
-        at = now + min(seconds, often)
+        now = time.monotonic()
+        at = now + min(seconds, self._often(served, _LOOKS))
         if not now < served.look_at <= at:
             served.look_at = at
             heapq.heappush(self._agenda, (at, next(self._numbers), served))
+
+    def _often(self, served: Served, looks: int) -> float:
+        """Return the seconds between two looks at a member, where `looks` members a second are looked at."""
+        gate = served.member.gate
+        return _LOOK_EVERY if gate.blocked or gate.silent else max(_LOOK_EVERY, len(self._served) / looks)
 
     def _serve_one(self, served: Served) -> None:
         """Make a member's exchange if it is due, and note when the next one is due."""
         member = served.member
         served.due = math.inf
-        member.look_around(time.monotonic())
+        if (now := time.monotonic()) >= served.around_at or member.gate.blocked or member.gate.silent:
+            served.around_at = now + self._often(served, _LOOKS_AROUND)
+            member.look_around(now)
         if member.failed is not None or member.gate.silent:
             return
         if member.unblock():

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,6 +37,8 @@ class KafkaClients:
     def __init__(self, settings: Settings) -> None:
         """Store the settings; the clients that are made from them check them."""
         self._settings = settings
+        self._lock = threading.Lock()
+        self._topics: Topics | None = None
         #: by name and id of the topic
         self._common: dict[tuple[str, str], CommonTail] = {}
         self._floors = GroupFloors(self.topics)
@@ -45,8 +48,15 @@ class KafkaClients:
         return journal_of(self._settings, checked=checked)
 
     def topics(self) -> Topics:
-        """Return a client that asks about topics; raises `IllegalState` for wrong settings."""
-        return topics_of(self._settings)
+        """Return the client that asks about topics, for a user who closes it; any thread.
+
+        All users have the same one: a client of Kafka has several threads and connections. Raises
+        `IllegalState` for wrong settings.
+        """
+        with self._lock:
+            if self._topics is None or not self._topics.share():
+                self._topics = topics_of(self._settings)
+            return self._topics
 
     def dead_letters(self, tracing: Tracing | None = None) -> DeadLetters:
         """Return the writer of dead letters; `tracing` makes their spans."""

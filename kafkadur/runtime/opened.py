@@ -64,7 +64,11 @@ class Opened:
         self.kafka = kafka
         self.journal = kafka.journal()
         self._topics = kafka.topics()
-        self._presence = presences.acquire(settings.redis, settings.redis_timeout.total_seconds())
+        try:
+            self._presence = presences.acquire(settings.redis, settings.redis_timeout.total_seconds())
+        except BaseException:
+            self._topics.close()
+            raise
         self._coordinator = self._new_coordinator(self._presence)
         self.lifecycle = lifecycle_of(
             settings, coordinator=self._coordinator, journal=self.journal, topics=self._topics
@@ -93,6 +97,9 @@ class Opened:
             tracing=tracing,
             probe=probe,
         )
+        self.thread.repeat(self._watch.check_if_due)
+        self.thread.repeat(self.journal.rest)
+        self.thread.repeat(self._topics.rest)
         self.thread.start()
 
     def _new_coordinator(self, listener: Listener | None = None) -> RedisCoordinator:

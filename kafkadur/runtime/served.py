@@ -36,6 +36,8 @@ class Served:
     #: when it is to be served next, and looked at next (monotonic seconds)
     due: float = 0.0
     look_at: float = 0.0
+    #: earliest time at which it is looked for news of this member that nobody asked for (monotonic seconds)
+    around_at: float = 0.0
     #: the kind of error that was logged last, and when (monotonic seconds)
     trouble: str = ""
     told_at: float = 0.0

@@ -101,6 +101,9 @@ class MemoryTopics(Topics):
         """Make no client of Kafka."""
         self._log = log
 
+    def rest(self) -> None:
+        """There is nothing to release."""
+
     def close(self) -> None:
         """There is nothing to close."""
 

@@ -32,6 +32,7 @@ from kafkadur_coordinators.journal.origins import Origin, origin_of
 from kafkadur_coordinators.journal.records import Change, Entry, by_tag, in_force
 from kafkadur_coordinators.journal.shard import CHANGE, INCARNATION, SHARDS, Scan, Shard
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
+from kafkadur_coordinators.kept_client import REST_S, end
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, KafkaUnavailable
 from kafkadur_sharing.names import JOURNAL_PREFIX, TRANSACTIONS_PREFIX
@@ -118,6 +119,8 @@ class Journal:
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._follower: Consumer | None = None
+        #: when a client was used last (monotonic seconds)
+        self._used_at = time.monotonic()
         #: of the follower, by shard: first offset, next offset, and the incarnations it has read
         self._began: dict[int, int] = {}
         self._passed: dict[int, int] = {}
@@ -145,6 +148,15 @@ class Journal:
         self._consumer = None
         self._forget_follower()
         self._producer = None
+
+    def rest(self) -> None:
+        """Release the clients if none was used for a while; the next call makes others."""
+        if self._beside is not None:
+            self._beside.rest()
+        clients = [each for each in (self._consumer, self._follower, self._producer) if each is not None]
+        if clients and time.monotonic() - self._used_at > REST_S:
+            self._consumer = self._follower = self._producer = None  # another follower goes on where it was
+            end(clients, close=True)
 
     def _forget_follower(self) -> None:
         """Read from the beginning the next time."""
@@ -309,14 +321,18 @@ class Journal:
         self._doubted = True
         self._forget_follower()
 
-    def has_definition(self, tag: str) -> bool:
-        """Whether a subscription's definition is there; False if the topic was deleted."""
-        shard = self.shard(tag)
-        there = self._described(AdminClient(self._config, logger=client_log)) is not None
-        if there and records.in_force(self.read(shard), tag, shard) is not None:
-            return True
-        self.doubt()
-        return False
+    def without_definition(self, tags: Iterable[str]) -> set[str]:
+        """Those subscriptions whose definition is not there; all of them if the topic was deleted."""
+        asked = {tag: self.shard(tag) for tag in tags}
+        missing = set(asked)
+        if self._described(AdminClient(self._config, logger=client_log)) is not None:
+            for shard in set(asked.values()):  # one after the other: a shard may be large
+                there = by_tag(self._scan([shard])[shard].entries)
+                of_shard = {tag for tag in missing if asked[tag] == shard}
+                missing -= {tag for tag in of_shard if in_force(there.get(tag, ()), tag, shard) is not None}
+        if missing:
+            self.doubt()
+        return missing
 
     def scan(self) -> Scan:
         """All records of all shards up to their ends now."""
@@ -363,10 +379,11 @@ class Journal:
         and so either finds the record or is found.
         """
         follower = self._following({shard: offset for shard, offset in since.items() if shard in until})
-        heard = time.monotonic()
+        heard = self._used_at = time.monotonic()
         deadline = heard + self.timeout
         while any(self._passed[shard] < end for shard, end in until.items()):
-            if time.monotonic() > deadline:
+            self._used_at = time.monotonic()
+            if self._used_at > deadline:
                 raise self._lost("what was written could not be read back in time")
             first = follower.poll(0.05)
             if first is not None:
@@ -447,6 +464,7 @@ class Journal:
 
         send()
         self._flush(send, offsets)
+        self._used_at = time.monotonic()
         if failed or len(offsets) < len(new):
             self._producer.purge()  # no record may be written after an error was raised for it
             self.doubt()
@@ -550,6 +568,7 @@ class Journal:
                     heard = time.monotonic()
         finally:
             reader.unassign()
+            self._used_at = time.monotonic()
         return found
 
     def _take(self, messages: Iterable[Message], found: Scan, left: set[int]) -> None:

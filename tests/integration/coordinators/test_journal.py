@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from kafkadur.stack import Stack
 from kafkadur_coordinators.journal import checkpoints
+from kafkadur_coordinators.journal import topic as journal_topic
 from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.journal.records import Change, in_force, last_incarnation
 from kafkadur_coordinators.journal.topic import Journal
@@ -169,3 +171,35 @@ def test_older_incarnations_are_seen_by_whoever_needs_them(journal: Journal) -> 
     assert [entry.offset + 1 for entry in seen] == [between, newer]
     last = journal.append_incarnations("server", {shard: [TAG]})[shard]
     assert journal.incarnations({shard: last}, {shard: newer})[shard][-1].offset + 1 == last
+
+
+def test_a_reader_that_has_rested_goes_on_where_it_was(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_topic, "REST_S", 0.0)
+    shard = journal.shard(TAG)
+    first, second = (journal.append_incarnations("server", {shard: [TAG]})[shard] for _ in range(2))
+    seen = journal.incarnations({shard: second}, {shard: first})[shard]
+    assert [entry.offset + 1 for entry in seen] == [second]
+    journal.rest()
+    read: list[int] = []
+    note = Journal._note_incarnation  # noqa: SLF001 - nothing else tells what is read
+
+    def watched(self: Journal, shard: int, offset: int, message: Message) -> None:
+        read.append(offset)
+        note(self, shard, offset, message)
+
+    monkeypatch.setattr(Journal, "_note_incarnation", watched)
+    third = journal.append_incarnations("server", {shard: [TAG]})[shard]
+    seen = journal.incarnations({shard: third}, {shard: first})[shard]
+    assert [entry.offset + 1 for entry in seen] == [second, third]
+    assert read == [third - 1], "nothing is read again"
+
+
+def test_subscriptions_without_a_definition_are_told_apart(journal: Journal) -> None:
+    tags = [f"{number:016x}" for number in range(12)]
+    assert {journal.shard(tag) for tag in tags} == set(range(SHARDS))
+    for tag in tags[::2]:
+        journal.append_change(journal.shard(tag), replace(change(0), tag=tag))
+    assert journal.without_definition(tags) == set(tags[1::2])
+    assert journal.without_definition(tags[::2]) == set()

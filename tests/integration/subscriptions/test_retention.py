@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections import Counter
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -12,8 +14,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafkadur import Connection, Event, Redelivery
 from kafkadur.admin.changes import Admin
 from kafkadur.admin.subscription_info import SubscriptionInfo
+from kafkadur.runtime import retention_watch
 from kafkadur.runtime.dead_letters import CAUSE
 from kafkadur.settings import settings
+from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.definition import SubscriptionType, TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -133,6 +137,33 @@ async def test_what_is_about_to_expire_is_warned_about_and_shown(
             for delivery in held:
                 await delivery.ack()
             assert info(place).expiring == 0
+
+
+async def test_many_subscriptions_to_a_topic_cost_one_question_a_check(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    retention = Topics.retention
+
+    def watched(topics: Topics, topic: str) -> int | None:
+        asked.append(topic)
+        return retention(topics, topic)
+
+    monkeypatch.setattr(Topics, "retention", watched)
+    monkeypatch.setattr(retention_watch, "_FIRST_LOOK", 0.5)
+    names = [place.topic(), place.topic()]
+    async with place.connect(retention_check=3_600) as connection, AsyncExitStack() as open_until_the_end:
+        for number in range(6):
+            subscription = await connection.subscribe(names[number % 2], durable=f"d{number}", type="shared")
+            await open_until_the_end.enter_async_context(subscription)
+        watch = connection._opened._watch  # type: ignore[union-attr]  # noqa: SLF001 - nothing else says when it has looked
+        wait_until(
+            lambda: not watch.is_checking and watch._due_at > time.monotonic() + 60,  # noqa: SLF001 - as above
+            "the end of the checks of new members",
+        )
+        checks = watch.looks
+    assert set(asked) == set(names)
+    assert max(Counter(asked).values()) <= checks <= 2
 
 
 def looked_again(connection: Connection) -> None:

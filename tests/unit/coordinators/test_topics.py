@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import OFFSET_END, OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from kafkadur_coordinators.kept_client import REST_S, KeptClient
 from kafkadur_coordinators.topics import Topics, known
 from kafkadur_sharing.errors import KafkaUnavailable
 
@@ -33,6 +34,33 @@ def test_closing_destroys_the_client_outside_of_the_calling_thread(monkeypatch: 
     topics.close()
     assert len(destroyers) == 1, "destroyed by the first close, and not by the garbage collector"
     assert destroyers[0] is not threading.current_thread()
+
+
+def test_a_client_that_is_not_asked_for_a_while_ends() -> None:
+    ended = threading.Event()
+
+    class Watched(AdminClient):
+        def __del__(self) -> None:
+            ended.set()
+
+    now = 100.0
+    kept = KeptClient(lambda: Watched({"bootstrap.servers": "127.0.0.1:9"}), monotonic=lambda: now)
+    kept.rest()
+    kept.get()
+    now += REST_S
+    kept.rest()
+    assert not ended.is_set()
+    kept.get()
+    now += REST_S
+    kept.rest()
+    assert not ended.is_set(), "it was asked for meanwhile"
+    now += 0.1
+    kept.rest()
+    assert ended.wait(30)
+    ended.clear()
+    kept.get()
+    kept.close()
+    assert ended.is_set(), "closing waits"
 
 
 def _ask_in_vain() -> None:
