@@ -73,7 +73,7 @@ bench: setup ## all benchmarks
 	@$(RUN) -m benchmarks.publishing
 	@$(RUN) -m benchmarks.rebuild
 	@$(RUN) -m benchmarks.holes
-	@$(RUN) -m benchmarks growth --curves leases,members,subscriptions,memory,idle
+	@$(RUN) -m benchmarks growth --curves leases,members,subscriptions,memory
 	@$(RUN) -m benchmarks.startup
 	@$(RUN) -m benchmarks spark
 
