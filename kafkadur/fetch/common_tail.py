@@ -30,6 +30,8 @@ _log = logging.getLogger("kafkadur.readers")
 OWN_FETCHERS = 4
 #: Records read in one call. A member may get so many more than it wants.
 _AT_ONCE = 500
+#: Members whose floors are looked at in one call, once a second.
+_MIRRORED = 250
 
 
 class Place(NamedTuple):
@@ -102,6 +104,8 @@ class CommonTail:
         self._numbers = itertools.count(1)
         #: how many partitions the topic has, as Kafka said last; 0: it has not said it yet
         self._partitions = 0
+        #: where in the members the next call of `mirror_floors` begins
+        self._mirrored = 0
 
     # -- members come and go
 
@@ -351,10 +355,14 @@ class CommonTail:
         return {}
 
     def mirror_floors(self) -> None:
-        """Have the members mirror their floors; in the thread of the tail fetcher."""
+        """Have some members mirror their floors, in turns; in the thread of the tail fetcher."""
         with self._lock:
             followers = list(self._followers)
-        for follower in followers:
+        if not followers:
+            return
+        first = self._mirrored % len(followers)
+        self._mirrored = first + _MIRRORED
+        for follower in [*followers[first:], *followers[:first]][:_MIRRORED]:
             follower.mirror_floors()
 
     def _of(self, partition: int) -> dict[Follower, int]:

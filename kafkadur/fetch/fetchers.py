@@ -10,7 +10,7 @@ from typing import Any
 
 from kafkadur.fetch.buffer import NOWHERE, Mark
 from kafkadur.fetch.common_tail import CommonTail, Place
-from kafkadur.fetch.floor_mirror import FloorMirror
+from kafkadur.fetch.floor_mirror import ANSWERED, FloorMirror
 from kafkadur.fetch.group_floors import GroupFloors
 from kafkadur.fetch.kafka_thread import Receiver
 from kafkadur.fetch.range_fetcher import RangeFetcher
@@ -69,7 +69,9 @@ class Fetchers:
         self._ending: list[TailFetcher] = []
         #: of the floors while it shares one
         self._mirror = FloorMirror(
-            receiver, commit=lambda changed: floors.mirror(group, topic, changed, floor_metadata)
+            receiver,
+            commit=lambda changed: floors.mirror(group, topic, changed, floor_metadata),
+            repeats=ANSWERED,
         )
         self._ranges = RangeFetcher(member=receiver, kafka=kafka, topic=topic, topic_id=topic_id, group=group)
         self.read_range = self._ranges.read_range

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kafkadur_coordinators.topics import Topics
-from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.errors import KafkadurError, KafkaUnavailable
 
 _log = logging.getLogger("kafkadur.readers")
 
@@ -43,8 +43,9 @@ class GroupFloors:
         self._changed = threading.Condition()
         #: by group
         self._waiting: dict[str, _Waiting] = {}
-        #: the group that is being committed
+        #: the group that is being committed, and its floors
         self._current = ""
+        self._committing: _Waiting | None = None
         self._runs = False
 
     def mirror(self, group: str, topic: str, floors: Mapping[int, int], metadata: str) -> None:
@@ -64,7 +65,10 @@ class GroupFloors:
                 self._runs = True
 
     def flush(self, group: str, timeout: float) -> bool:
-        """Commit the floors of a group now; returns whether that was done within `timeout` seconds."""
+        """Commit the floors of a group now; returns whether that was done within `timeout` seconds.
+
+        They are not tried again after that.
+        """
 
         def done() -> bool:
             return group not in self._waiting and self._current != group
@@ -73,7 +77,12 @@ class GroupFloors:
             if group in self._waiting:
                 self._waiting[group].urgent = True
                 self._changed.notify_all()
-            return self._changed.wait_for(done, max(timeout, 0.0))
+            if self._current == group and self._committing is not None:
+                self._committing.urgent = True
+            if self._changed.wait_for(done, max(timeout, 0.0)):
+                return True
+            self._waiting.pop(group, None)
+            return False
 
     def _main(self) -> None:
         topics = self._topics()
@@ -82,11 +91,13 @@ class GroupFloors:
                 pause = _APART
                 try:
                     topics.commit(self._current, found.topic, found.floors, metadata=found.metadata)
-                except KafkadurError as error:  # those that change are committed later
+                except KafkadurError as error:
                     _log.info("mirroring floors of group %s: %s", self._current, error)
                     pause = _RETRY
+                    if isinstance(error, KafkaUnavailable):
+                        self._put_back(found)
                 with self._changed:
-                    self._current = ""
+                    self._current, self._committing = "", None
                     self._changed.notify_all()
                     until = time.monotonic() + pause
                     while self._waiting and not self._is_urgent() and time.monotonic() < until:
@@ -98,6 +109,15 @@ class GroupFloors:
         finally:
             topics.close()
 
+    def _put_back(self, failed: _Waiting) -> None:
+        """Commit floors later, unless the subscription is being closed, or later ones wait."""
+        with self._changed:
+            waiting = self._waiting.get(self._current)
+            if waiting is not None and waiting.metadata == failed.metadata:
+                waiting.floors = failed.floors | waiting.floors
+            elif waiting is None and not failed.urgent:
+                self._waiting[self._current] = failed
+
     def _next(self) -> _Waiting | None:
         """Return what is to be committed next, to the group `_current`; None: nothing, the thread ends."""
         with self._changed:
@@ -106,8 +126,8 @@ class GroupFloors:
             if group is None:
                 self._runs = False  # with the lock: what comes from now on starts another thread
                 return None
-            self._current = group
-            return self._waiting.pop(group)
+            self._current, self._committing = group, self._waiting.pop(group)
+            return self._committing
 
     def _is_urgent(self) -> bool:
         return any(waiting.urgent for waiting in self._waiting.values())

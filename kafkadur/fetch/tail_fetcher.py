@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafkadur.fetch.buffer import NOWHERE, Mark, Records
-from kafkadur.fetch.floor_mirror import FloorMirror
+from kafkadur.fetch.floor_mirror import UNANSWERED, FloorMirror
 from kafkadur.fetch.kafka_thread import (
     EOF,
     WAIT,
@@ -38,6 +38,9 @@ _FOR_ROOM = 0.2
 _MIRROR_EVERY = 1.0
 #: Seconds of quiet after which another reader may take the partitions over.
 _QUIET_S = 10.0
+#: Seconds without a record or command from which on a call waits longer for records, and how long. Commands
+#: end the waiting of the compiled client.
+_RESTS_AFTER, _RESTING = 1.0, 0.25
 
 #: Partition -> number of the start of following it, offset up to which it was read, what is known of the log.
 Followed = Mapping[int, tuple[int, int, Mark]]
@@ -77,7 +80,9 @@ class TailFetcher(KafkaThread):
         self._member = member
         self._park = park
         self._metadata = floor_metadata
-        self._floors = FloorMirror(member, commit=self._commit_floors)
+        self._floors = FloorMirror(
+            member, commit=self._commit_floors, repeats=UNANSWERED, monotonic=monotonic
+        )
         self._mirror_floors = mirror or self._floors.mirror
         self._mirror_at = 0.0
         self._probe = probe
@@ -247,7 +252,7 @@ class TailFetcher(KafkaThread):
         """Wait for records, and give them to the member."""
         self._waits = True
         # Commands are looked for after that: each that comes from now on ends the waiting.
-        pause = 0.0 if self._commands or self._closing else WAIT
+        pause = 0.0 if self._commands or self._closing else self._patience()
         read(consumer, self._member.at_once, pause, self._arrived)
         self._waits = False
         if self._arrived:
@@ -258,6 +263,11 @@ class TailFetcher(KafkaThread):
             self._just_made = False
             self._find_leaders(consumer)
         self._look_after()
+
+    def _patience(self) -> float:
+        """Return the longest time to wait for records, seconds."""
+        rests = self._wake is not None and self._monotonic() - self._busy_at > _RESTS_AFTER
+        return _RESTING if rests else WAIT
 
     def _parks(self) -> bool:
         """Whether another reader has taken over all partitions of this one, which stands at their ends."""

@@ -1,0 +1,163 @@
+"""When floors are committed to Kafka: when they change, and again, because Kafka may have lost them."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from kafkadur.fetch import group_floors
+from kafkadur.fetch.floor_mirror import FloorMirror, Repeats
+from kafkadur.fetch.group_floors import GroupFloors
+from kafkadur_sharing.errors import IllegalState, KafkadurError, KafkaUnavailable
+
+LIMIT_S = 30
+
+
+class Mirrored:
+    """A member with floors, time that is moved by hand, and what was committed."""
+
+    display = "invoices"
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.known: dict[int, int] = {}
+        self.fails = False
+        self.committed: list[dict[int, int]] = []
+        self.mirror = FloorMirror(
+            cast("Any", self), commit=self.commit, repeats=Repeats(5.0, 60.0), monotonic=lambda: self.now
+        )
+
+    def floors(self) -> dict[int, int]:
+        return dict(self.known)
+
+    def commit(self, floors: Mapping[int, int]) -> None:
+        if self.fails:
+            raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
+        self.committed.append(dict(floors))
+
+    def after(self, seconds: int) -> list[dict[int, int]]:
+        """Return what is committed in so many seconds."""
+        self.committed.clear()
+        for _ in range(seconds):
+            self.now += 1.0
+            self.mirror.mirror()
+        return self.committed
+
+
+def test_floors_are_committed_when_they_change_and_repeated() -> None:
+    member = Mirrored()
+    assert member.after(100) == [], "there are none"
+    member.known = {0: 5, 1: 7}
+    assert member.after(5) == [{0: 5, 1: 7}]
+    assert member.after(1) == [{0: 5, 1: 7}], "once more soon"
+    assert member.after(59) == []
+    assert member.after(1) == [{0: 5, 1: 7}]
+    member.known[1] = 8
+    assert member.after(5) == [{1: 8}]
+    assert member.after(1) == [{0: 5, 1: 8}]
+
+
+def test_all_are_repeated_while_some_change() -> None:
+    member = Mirrored()
+    member.known = {0: 5, 1: 0}
+    repeated = 0
+    for _ in range(20):
+        member.known[1] += 1
+        (committed,) = member.after(1)
+        assert committed[1] == member.known[1]
+        repeated += 0 in committed
+    assert repeated == 4, "the first commit, and one in 5 or 6 s"
+
+
+def test_what_was_not_committed_is_tried_again_at_once() -> None:
+    member = Mirrored()
+    member.known, member.fails = {0: 5}, True
+    assert member.after(3) == []
+    member.fails = False
+    assert member.after(1) == [{0: 5}]
+    member.mirror.forget()
+    assert member.after(1) == [{0: 5}]
+
+
+class Answering:
+    """Commits floors of groups as the next answers say."""
+
+    def __init__(self, *answers: KafkadurError | Callable[[], object]) -> None:
+        self.answers = list(answers)
+        self.committed: list[tuple[str, dict[int, int]]] = []
+        self.tried = 0
+
+    def commit(self, group: str, _topic: str, floors: dict[int, int], *, metadata: str) -> None:
+        assert metadata == "m"
+        self.tried += 1
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, KafkadurError):
+            raise answer
+        if answer is not None:
+            answer()
+            raise KafkaUnavailable
+        self.committed.append((group, floors))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_floors, "_RETRY", 0.01)
+    monkeypatch.setattr(group_floors, "_APART", 0.01)
+
+
+def until_all_are_committed() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "kafkadur-floors":
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+
+
+def test_floors_of_a_group_are_tried_again_while_kafka_is_away() -> None:
+    kafka = Answering(KafkaUnavailable(), KafkaUnavailable())
+    floors = GroupFloors(lambda: cast("Any", kafka))
+    floors.mirror("g", "t", {0: 1}, "m")
+    until_all_are_committed()
+    assert (kafka.tried, kafka.committed) == (3, [("g", {0: 1})])
+
+
+def test_later_floors_of_a_group_win_over_those_that_failed() -> None:
+    floors: GroupFloors
+
+    def settle_more() -> None:
+        floors.mirror("g", "t", {1: 8}, "m")
+
+    kafka = Answering(settle_more)
+    floors = GroupFloors(lambda: cast("Any", kafka))
+    floors.mirror("g", "t", {0: 1, 1: 7}, "m")
+    until_all_are_committed()
+    assert kafka.committed == [("g", {0: 1, 1: 8})]
+
+
+def test_what_kafka_refuses_is_not_tried_again() -> None:
+    kafka = Answering(IllegalState("the group is in use"))
+    floors = GroupFloors(lambda: cast("Any", kafka))
+    floors.mirror("g", "t", {0: 1}, "m")
+    until_all_are_committed()
+    assert (kafka.tried, kafka.committed) == (1, [])
+
+
+def test_floors_of_a_member_that_has_left_are_not_tried_again() -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert goes_on.wait(LIMIT_S)
+
+    kafka = Answering(wait)
+    floors = GroupFloors(lambda: cast("Any", kafka))
+    floors.mirror("g", "t", {0: 1}, "m")
+    assert begun.wait(LIMIT_S)
+    assert not floors.flush("g", 0.01)
+    goes_on.set()
+    until_all_are_committed()
+    assert (kafka.tried, kafka.committed) == (1, [])
