@@ -12,7 +12,8 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Res
 from kafkadur.doctor.finding import Finding, counted, good, problem, timed, unknown, warning
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.journal.topic import journal_topic, weaknesses
+from kafkadur_coordinators.journal.topic import journal_topic
+from kafkadur_coordinators.journal.topic_config import weaknesses
 
 #: Requests that measure the latency, and the most that the median may be, ms: subscribing sends several.
 _CALLS: Final = 20

@@ -70,7 +70,7 @@ class Fetchers:
         #: of the floors while it shares one
         self._mirror = FloorMirror(
             receiver,
-            commit=lambda changed: floors.mirror(group, topic, changed, floor_metadata),
+            lambda changed: floors.mirror(group, topic, changed, floor_metadata),
             repeats=ANSWERED,
         )
         self._ranges = RangeFetcher(member=receiver, kafka=kafka, topic=topic, topic_id=topic_id, group=group)

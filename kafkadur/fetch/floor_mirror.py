@@ -38,8 +38,8 @@ class FloorMirror:
     def __init__(
         self,
         member: Receiver,
-        *,
         commit: Callable[[Mapping[int, int]], None],
+        *,
         repeats: Repeats,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -65,9 +65,8 @@ class TailFetcher(KafkaThread):
     ) -> None:
         """Made with the member it reads for; `start` begins. `probe` is for tests (`stages.py`).
 
-        `park` is called when nothing was there to read for some time: if it returns True, another reader
-        follows these partitions from there on, and this one ends. `mirror` mirrors floors; None: they are
-        committed under `group`.
+        `park` is called after some time without records: if it returns True, another reader follows these
+        partitions from there on, and this one ends. `mirror` mirrors floors; None: under `group`.
         """
         super().__init__(
             name=f"kafkadur-tail-{topic}",
@@ -80,9 +79,7 @@ class TailFetcher(KafkaThread):
         self._member = member
         self._park = park
         self._metadata = floor_metadata
-        self._floors = FloorMirror(
-            member, commit=self._commit_floors, repeats=UNANSWERED, monotonic=monotonic
-        )
+        self._floors = FloorMirror(member, self._commit_floors, repeats=UNANSWERED, monotonic=monotonic)
         self._mirror_floors = mirror or self._floors.mirror
         self._mirror_at = 0.0
         self._probe = probe

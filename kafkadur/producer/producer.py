@@ -328,10 +328,9 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
                 and delivery_mode == DEFAULT_DELIVERY_MODE
                 and times is None
             ):
-                own = (MESSAGE_ID_HEADER, message_id.encode())
-                if not properties:
-                    return message_id, [own, *self._sender.brief]
-                return message_id, [own, *self._sender.full, *encode_properties(properties)]
+                sender, brief = self._sender
+                more = [*sender, *encode_properties(properties)] if properties else brief
+                return message_id, [(MESSAGE_ID_HEADER, message_id.encode()), *more]
         fields = JmsFields(
             message_id=message_id,
             correlation_id=correlation_id,

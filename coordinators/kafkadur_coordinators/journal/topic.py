@@ -31,6 +31,7 @@ from kafkadur_coordinators.journal.checkpoints import superseded
 from kafkadur_coordinators.journal.origins import Origin, origin_of
 from kafkadur_coordinators.journal.records import Change, Entry, by_tag, in_force
 from kafkadur_coordinators.journal.shard import CHANGE, INCARNATION, SHARDS, Scan, Shard
+from kafkadur_coordinators.journal.topic_config import TOPIC_CONFIG, weaknesses
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.kept_client import REST_S, end
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
@@ -41,31 +42,8 @@ from kafkadur_sharing.names import JOURNAL_PREFIX, TRANSACTIONS_PREFIX
 DEFAULT_SHARDS = 64
 #: Errors of the records of a producer that was replaced.
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - the library's names for them
-_TOPIC_CONFIG = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(32 * 1024 * 1024),
-    "segment.ms": str(10 * 60 * 1000),
-    "min.cleanable.dirty.ratio": "0.1",
-    "max.message.bytes": str(1024 * 1024),
-    "unclean.leader.election.enable": "false",
-    "message.timestamp.type": "LogAppendTime",
-}
-
-
 #: One record to be appended: shard, key, value (None: the key's records may go).
 Record = tuple[int, bytes, bytes | None]
-
-
-def weaknesses(config: Mapping[str, str], replicas: int) -> list[str]:
-    """Return the settings by which the journal topic could lose records."""
-    problems: list[str] = []
-    if "compact" not in config.get("cleanup.policy", ""):
-        problems.append("cleanup.policy must be compact")
-    if config.get("unclean.leader.election.enable") == "true":
-        problems.append("unclean.leader.election.enable must be false")
-    if replicas > 1 and int(config.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is no safety
-        problems.append("min.insync.replicas must be at least 2 when the topic is replicated")
-    return problems
 
 
 def transactions_topic(namespace: str) -> str:
@@ -241,7 +219,7 @@ class Journal:
             self.topic,
             num_partitions=self._shards,
             replication_factor=self._replication,
-            config=_TOPIC_CONFIG,
+            config=TOPIC_CONFIG,
         )
         try:
             admin.create_topics([new])[self.topic].result(self.timeout)

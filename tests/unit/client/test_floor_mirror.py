@@ -26,7 +26,7 @@ class Mirrored:
         self.fails = False
         self.committed: list[dict[int, int]] = []
         self.mirror = FloorMirror(
-            cast("Any", self), commit=self.commit, repeats=Repeats(5.0, 60.0), monotonic=lambda: self.now
+            cast("Any", self), self.commit, repeats=Repeats(5.0, 60.0), monotonic=lambda: self.now
         )
 
     def floors(self) -> dict[int, int]:
