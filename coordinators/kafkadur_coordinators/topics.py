@@ -360,7 +360,7 @@ class Topics:
         if failed is not None:
             raise (
                 self._failed(failed)
-                if failed.code() in _SILENT or refused(failed, _NAME) is not None
+                if failed.code() in (*_SILENT, *_COORDINATING) or refused(failed, _NAME) is not None
                 else _group_in_use(group, failed)
             )
 

@@ -224,9 +224,13 @@ class Intake(Part):
         self._schedule.request_exchange()
 
     def floors(self) -> dict[int, int]:
-        """Lowest unsettled offset of each partition that is known here, to be mirrored to Kafka."""
+        """Lowest unsettled offset of each partition that is known here, to be mirrored to Kafka.
+
+        Not of one whose log was cut off: that the lost records were settled is taken back.
+        """
         with self._lock:
-            return {partition: state.floor for partition, state in self._fetch.states.items()}
+            cut = self._fetch.cuts
+            return {p: state.floor for p, state in self._fetch.states.items() if p not in cut}
 
     # -- whether an exchange is needed (the lock is held)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kafkadur.fetch.buffer import NOWHERE, Mark
 from kafkadur.fetch.common_tail import CommonTail, Place
-from kafkadur.fetch.floor_mirror import ANSWERED, FloorMirror
+from kafkadur.fetch.floor_mirror import FloorMirror
 from kafkadur.fetch.group_floors import GroupFloors
 from kafkadur.fetch.kafka_thread import Receiver
 from kafkadur.fetch.range_fetcher import RangeFetcher
@@ -71,7 +71,6 @@ class Fetchers:
         self._mirror = FloorMirror(
             receiver,
             lambda changed: floors.mirror(group, topic, changed, floor_metadata),
-            repeats=ANSWERED,
         )
         self._ranges = RangeFetcher(member=receiver, kafka=kafka, topic=topic, topic_id=topic_id, group=group)
         self.read_range = self._ranges.read_range
@@ -223,5 +222,5 @@ class Fetchers:
 
     def mirror_floors(self) -> None:
         """Mirror floors that have changed, if it shares a tail fetcher: its own one mirrors them itself."""
-        if self._tail is None and self._metadata:
+        if self._tail is None and self._metadata and not self._stopped:
             self._mirror.mirror()

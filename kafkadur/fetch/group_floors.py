@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from kafkadur_coordinators.topics import Topics
@@ -67,7 +68,7 @@ class GroupFloors:
     def flush(self, group: str, timeout: float) -> bool:
         """Commit the floors of a group now; returns whether that was done within `timeout` seconds.
 
-        They are not tried again after that.
+        After that they are tried once at most.
         """
 
         def done() -> bool:
@@ -79,35 +80,35 @@ class GroupFloors:
                 self._changed.notify_all()
             if self._current == group and self._committing is not None:
                 self._committing.urgent = True
-            if self._changed.wait_for(done, max(timeout, 0.0)):
-                return True
-            self._waiting.pop(group, None)
-            return False
+            return self._changed.wait_for(done, max(timeout, 0.0))
 
     def _main(self) -> None:
-        topics = self._topics()
         try:
-            while (found := self._next()) is not None:
-                pause = _APART
-                try:
-                    topics.commit(self._current, found.topic, found.floors, metadata=found.metadata)
-                except KafkadurError as error:
-                    _log.info("mirroring floors of group %s: %s", self._current, error)
-                    pause = _RETRY
-                    if isinstance(error, KafkaUnavailable):
-                        self._put_back(found)
-                with self._changed:
-                    self._current, self._committing = "", None
-                    self._changed.notify_all()
-                    until = time.monotonic() + pause
-                    while self._waiting and not self._is_urgent() and time.monotonic() < until:
-                        self._changed.wait(until - time.monotonic())
+            with closing(self._topics()) as topics:
+                while (found := self._next()) is not None:
+                    self._commit_one(topics, found)
         except BaseException:
             with self._changed:
-                self._runs = False
+                self._runs, self._current, self._committing = False, "", None
+                self._changed.notify_all()
             raise
-        finally:
-            topics.close()
+
+    def _commit_one(self, topics: Topics, found: _Waiting) -> None:
+        """Commit floors to the group `_current`, and wait until the next ones are due."""
+        pause = _APART
+        try:
+            topics.commit(self._current, found.topic, found.floors, metadata=found.metadata)
+        except KafkadurError as error:
+            _log.info("mirroring floors of group %s: %s", self._current, error)
+            pause = _RETRY
+            if isinstance(error, KafkaUnavailable):
+                self._put_back(found)
+        with self._changed:
+            self._current, self._committing = "", None
+            self._changed.notify_all()
+            until = time.monotonic() + pause
+            while self._waiting and not self._is_urgent() and time.monotonic() < until:
+                self._changed.wait(until - time.monotonic())
 
     def _put_back(self, failed: _Waiting) -> None:
         """Commit floors later, unless the subscription is being closed, or later ones wait."""

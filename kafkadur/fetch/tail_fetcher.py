@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafkadur.fetch.buffer import NOWHERE, Mark, Records
-from kafkadur.fetch.floor_mirror import UNANSWERED, FloorMirror
+from kafkadur.fetch.floor_mirror import REPEATS, FloorMirror
 from kafkadur.fetch.kafka_thread import (
     EOF,
     WAIT,
@@ -79,7 +79,7 @@ class TailFetcher(KafkaThread):
         self._member = member
         self._park = park
         self._metadata = floor_metadata
-        self._floors = FloorMirror(member, self._commit_floors, repeats=UNANSWERED, monotonic=monotonic)
+        self._floors = FloorMirror(member, self._commit_floors, repeats=REPEATS, monotonic=monotonic)
         self._mirror_floors = mirror or self._floors.mirror
         self._mirror_at = 0.0
         self._probe = probe

@@ -5,16 +5,15 @@ from contextlib import closing
 import pytest
 
 from kafkadur.fetch import tail_fetcher
-from kafkadur.fetch.floor_mirror import Repeats
 from kafkadur_coordinators.topics import Topics
-from tests.integration.subscriptions.helpers import Place, take, wait_until
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, take, wait_until
 
 
 async def test_a_commit_that_another_one_overtook_is_repeated(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing changes any more, and Kafka's client has sent an earlier commit after the last one."""
-    monkeypatch.setattr(tail_fetcher, "UNANSWERED", Repeats(0.1, 0.1))
+    monkeypatch.setattr(tail_fetcher, "REPEATS", tuple(map(float, range(1, int(LIMIT_S)))))
     topic = place.topic(range(3))
     async with (
         place.connect() as connection,

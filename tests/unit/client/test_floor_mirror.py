@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kafkadur.fetch import group_floors
-from kafkadur.fetch.floor_mirror import FloorMirror, Repeats
+from kafkadur.fetch.floor_mirror import FloorMirror
 from kafkadur.fetch.group_floors import GroupFloors
 from kafkadur_sharing.errors import IllegalState, KafkadurError, KafkaUnavailable
 
@@ -26,7 +26,7 @@ class Mirrored:
         self.fails = False
         self.committed: list[dict[int, int]] = []
         self.mirror = FloorMirror(
-            cast("Any", self), self.commit, repeats=Repeats(5.0, 60.0), monotonic=lambda: self.now
+            cast("Any", self), self.commit, repeats=(5.0, 60.0), monotonic=lambda: self.now
         )
 
     def floors(self) -> dict[int, int]:
@@ -46,29 +46,43 @@ class Mirrored:
         return self.committed
 
 
-def test_floors_are_committed_when_they_change_and_repeated() -> None:
+def test_floors_are_committed_when_they_change_and_twice_again() -> None:
     member = Mirrored()
     assert member.after(100) == [], "there are none"
     member.known = {0: 5, 1: 7}
     assert member.after(5) == [{0: 5, 1: 7}]
-    assert member.after(1) == [{0: 5, 1: 7}], "once more soon"
-    assert member.after(59) == []
     assert member.after(1) == [{0: 5, 1: 7}]
-    member.known[1] = 8
-    assert member.after(5) == [{1: 8}]
-    assert member.after(1) == [{0: 5, 1: 8}]
+    assert member.after(54) == []
+    assert member.after(1) == [{0: 5, 1: 7}]
+    assert member.after(1_000) == [], "another member may know a higher floor by now"
 
 
-def test_all_are_repeated_while_some_change() -> None:
+def test_a_floor_is_not_repeated_because_another_one_changes() -> None:
     member = Mirrored()
     member.known = {0: 5, 1: 0}
     repeated = 0
-    for _ in range(20):
+    for _ in range(100):
         member.known[1] += 1
         (committed,) = member.after(1)
         assert committed[1] == member.known[1]
         repeated += 0 in committed
-    assert repeated == 4, "the first commit, and one in 5 or 6 s"
+    assert repeated == 3
+
+
+def test_the_member_whose_floor_changed_last_repeats_it_last() -> None:
+    """Two members know a partition, and one of them is told no more of it."""
+    group: dict[int, int] = {}
+    first, second = Mirrored(), Mirrored()
+    for now in range(200):
+        for member in (first, second):
+            member.now += 1.0
+            if now < 20 or member is second:
+                member.known = {0: min(now, 50)}
+            member.mirror.mirror()
+            for floors in member.committed:
+                group |= floors
+            member.committed.clear()
+    assert group == {0: 50}
 
 
 def test_what_was_not_committed_is_tried_again_at_once() -> None:
@@ -161,3 +175,21 @@ def test_floors_of_a_member_that_has_left_are_not_tried_again() -> None:
     goes_on.set()
     until_all_are_committed()
     assert (kafka.tried, kafka.committed) == (1, [])
+
+
+def test_floors_that_were_not_tried_in_time_are_tried_once() -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert goes_on.wait(LIMIT_S)
+
+    kafka = Answering(wait, KafkaUnavailable())
+    floors = GroupFloors(lambda: cast("Any", kafka))
+    floors.mirror("other", "t", {0: 1}, "m")
+    assert begun.wait(LIMIT_S)
+    floors.mirror("g", "t", {0: 7}, "m")
+    assert not floors.flush("g", 0.01)
+    goes_on.set()
+    until_all_are_committed()
+    assert (kafka.tried, kafka.committed) == (3, [("other", {0: 1})])
