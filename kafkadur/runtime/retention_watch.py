@@ -80,9 +80,13 @@ class RetentionWatch:
         now = time.monotonic()
         if now < self._due_at or self.is_checking:
             return
+        if self._entries:
+            self._begin()
         self._due_at = now + self._every if self._entries else math.inf
+
+    def _begin(self) -> None:
         with self._lock:
-            if self._closed or not self._entries:
+            if self._closed:
                 return
             thread = threading.Thread(target=self._check, name="kafkadur-retention", daemon=True)
             try:
