@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
@@ -67,7 +68,8 @@ def _raw(kafka: str, topic: str, *, headers: bool) -> _Writer:
 def _kafkadur(kafka: str, topic: str, *, properties: bool) -> _Writer:
     from kafkadur import Producer as KafkadurProducer  # noqa: PLC0415 - the other rows do without
 
-    producer = KafkadurProducer({"bootstrap.servers": kafka, **_BUFFER}, None, "benchmark")
+    connection_id = uuid.uuid4().hex  # as connections have them
+    producer = KafkadurProducer({"bootstrap.servers": kafka, **_BUFFER}, None, connection_id)
     payload = b"x" * _SIZE
     more: dict[str, Any] = {"properties": _PROPERTIES} if properties else {}
     publish = producer.publish
