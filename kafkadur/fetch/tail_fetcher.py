@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafkadur.fetch.buffer import NOWHERE, Mark, Records
-from kafkadur.fetch.floor_mirror import REPEATS, FloorMirror
+from kafkadur.fetch.floor_mirror import FloorMirror
 from kafkadur.fetch.kafka_thread import (
     EOF,
     WAIT,
@@ -79,12 +79,11 @@ class TailFetcher(KafkaThread):
         self._member = member
         self._park = park
         self._metadata = floor_metadata
-        self._floors = FloorMirror(member, self._commit_floors, repeats=REPEATS, monotonic=monotonic)
-        self._mirror_floors = mirror or self._floors.mirror
-        self._mirror_at = 0.0
         self._probe = probe
         #: number of the start of following a partition
         self._followed: dict[int, int] = {}
+        self._floors = FloorMirror(member, self._commit_floors, followed=self._followed, monotonic=monotonic)
+        self._mirror_floors = mirror or self._floors.mirror
         #: offset up to which nothing is left to read; missing: not known since it is followed
         self._stops: dict[int, int] = {}
         #: when something was to be done last
@@ -113,7 +112,7 @@ class TailFetcher(KafkaThread):
         self._raised: Exception | None = None
         #: partitions whose end is to be asked for, each under this incarnation; and when (monotonic seconds)
         self._endless: dict[int, int] = {}
-        self._find_at = 0.0
+        self._find_at = self._mirror_at = 0.0
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         """Read `partition` from `offset` on; a log that does not agree with `mark` was cut off."""

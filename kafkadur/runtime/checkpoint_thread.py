@@ -296,10 +296,11 @@ class CheckpointThread:
         if not asked:
             return
         try:
-            # the others are due in the next rounds
-            shards = sorted({self._kafka().shard(each.subscription.key.tag) for each in asked})[:_SHARDS]
-            asked = [each for each in asked if self._kafka().shard(each.subscription.key.tag) in shards]
-            missing = self._kafka().without_definition({each.subscription.key.tag for each in asked})
+            journal = self._kafka()
+            shards = {tag: journal.shard(tag) for tag in {each.subscription.key.tag for each in asked}}
+            read = sorted(set(shards.values()))[:_SHARDS]  # the others are due in the next rounds
+            asked = [each for each in asked if shards[each.subscription.key.tag] in read]
+            missing = journal.without_definition({each.subscription.key.tag for each in asked})
         except KafkadurError as error:
             _log.debug("looking for definitions in the journal: %s", error)
             return

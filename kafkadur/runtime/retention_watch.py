@@ -1,7 +1,7 @@
 """Regular checks whether retention is about to remove unsettled messages.
 
-A check reports such messages to the members, which rescue them if the redelivery
-policy says so (`consumer/router.py`).
+A check reports such messages to the members, which rescue them if the redelivery policy says so
+(`consumer/router.py`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from kafkadur.fetch import tail_fetcher
+from kafkadur.fetch import floor_mirror
 from kafkadur_coordinators.topics import Topics
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, take, wait_until
 
@@ -13,7 +13,7 @@ async def test_a_commit_that_another_one_overtook_is_repeated(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing changes any more, and Kafka's client has sent an earlier commit after the last one."""
-    monkeypatch.setattr(tail_fetcher, "REPEATS", tuple(map(float, range(1, int(LIMIT_S)))))
+    monkeypatch.setattr(floor_mirror, "REPEATS", tuple(map(float, range(1, int(LIMIT_S)))))
     topic = place.topic(range(3))
     async with (
         place.connect() as connection,

@@ -25,8 +25,9 @@ class Mirrored:
         self.known: dict[int, int] = {}
         self.fails = False
         self.committed: list[dict[int, int]] = []
+        self.followed = {0, 1}
         self.mirror = FloorMirror(
-            cast("Any", self), self.commit, repeats=(5.0, 60.0), monotonic=lambda: self.now
+            cast("Any", self), self.commit, followed=self.followed, monotonic=lambda: self.now
         )
 
     def floors(self) -> dict[int, int]:
@@ -67,6 +68,22 @@ def test_a_floor_is_not_repeated_because_another_one_changes() -> None:
         assert committed[1] == member.known[1]
         repeated += 0 in committed
     assert repeated == 3
+
+
+def test_the_floor_of_a_partition_that_is_not_read_is_not_repeated() -> None:
+    """Nobody here would notice that its log was cut off, and that its floor has been taken back."""
+    member = Mirrored()
+    member.known = {0: 5, 1: 7}
+    member.followed.remove(1)
+    assert member.after(6) == [{0: 5, 1: 7}, {0: 5}]
+    member.followed.add(1)
+    assert member.after(55) == [{0: 5, 1: 7}], "as planned"
+    member.known[1] = 8
+    member.followed.clear()
+    assert member.after(1) == [{1: 8}]
+    assert member.after(100) == []
+    member.followed.add(1)
+    assert member.after(100) == [], "it is too late by then"
 
 
 def test_the_member_whose_floor_changed_last_repeats_it_last() -> None:
@@ -118,6 +135,17 @@ class Answering:
         """Nothing is open."""
 
 
+class Held:
+    """A commit that fails when the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(LIMIT_S)
+
+
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_floors, "_RETRY", 0.01)
@@ -161,35 +189,25 @@ def test_what_kafka_refuses_is_not_tried_again() -> None:
 
 
 def test_floors_of_a_member_that_has_left_are_not_tried_again() -> None:
-    begun, goes_on = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        begun.set()
-        assert goes_on.wait(LIMIT_S)
-
-    kafka = Answering(wait)
+    held = Held()
+    kafka = Answering(held)
     floors = GroupFloors(lambda: cast("Any", kafka))
     floors.mirror("g", "t", {0: 1}, "m")
-    assert begun.wait(LIMIT_S)
+    assert held.begun.wait(LIMIT_S)
     assert not floors.flush("g", 0.01)
-    goes_on.set()
+    held.goes_on.set()
     until_all_are_committed()
     assert (kafka.tried, kafka.committed) == (1, [])
 
 
 def test_floors_that_were_not_tried_in_time_are_tried_once() -> None:
-    begun, goes_on = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        begun.set()
-        assert goes_on.wait(LIMIT_S)
-
-    kafka = Answering(wait, KafkaUnavailable())
+    held = Held()
+    kafka = Answering(held, KafkaUnavailable())
     floors = GroupFloors(lambda: cast("Any", kafka))
     floors.mirror("other", "t", {0: 1}, "m")
-    assert begun.wait(LIMIT_S)
+    assert held.begun.wait(LIMIT_S)
     floors.mirror("g", "t", {0: 7}, "m")
     assert not floors.flush("g", 0.01)
-    goes_on.set()
+    held.goes_on.set()
     until_all_are_committed()
     assert (kafka.tried, kafka.committed) == (3, [("other", {0: 1})])

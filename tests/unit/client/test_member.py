@@ -485,6 +485,17 @@ def test_open_transactions_are_not_blamed_for_what_a_full_member_does_not_read(
     assert "500 offsets of t[1] wait behind an open transaction" in look_for(4)
 
 
+def test_a_log_that_was_cut_off_has_no_floor_until_the_coordinator_knows() -> None:
+    """Mirrored beyond the cut, it would be believed after a loss of Redis."""
+    driver = Driver(partitions=2)
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(number, next_=5, readable_end=5) for number in range(2)])
+    intake = driver.member.intake
+    assert intake.floors() == {0: 0, 1: 0}
+    intake.cut(0, 3)
+    assert intake.floors() == {1: 0}
+
+
 def idle(driver: Driver) -> Member:
     """Let a member say all it has to say."""
     driver.attach(0, 1)
